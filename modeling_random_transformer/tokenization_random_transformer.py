@@ -44,6 +44,7 @@ PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
+COMPRESSED = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0")  # the first bytes of .gz, .zst and .xz files
 BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
 FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
@@ -583,6 +584,9 @@ def language_tag(code: str) -> str:
 
 def added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> list[AddedToken]:
     """The special tokens in addition to `SPECIAL_TOKENS`, in the order of their ids."""
+    for name, values in (("languages", languages), ("special_tokens", special_tokens)):
+        if isinstance(values, str):  # each of its characters would be one of them
+            raise ValueError(f"{name} must be a list of strings, got {values!r}.")
     for code in languages:
         if not isinstance(code, str) or LANGUAGE_CODE.fullmatch(code) is None:
             raise ValueError(f"languages must be codes such as 'en', 'zh-Hans' and 'eng_Latn', got {code!r}.")
@@ -765,13 +769,15 @@ def checked_line_bytes(file: Iterable[bytes], name: str) -> Iterator[bytes]:
         name: name of the file in error messages.
 
     Raises:
-        ValueError: the file is a spreadsheet or another document, UTF-16 or UTF-32, or a line has a NUL character; the
-            message gives its number.
+        ValueError: the file is a spreadsheet or another document, compressed, UTF-16 or UTF-32, or a line has a NUL
+            character; the message gives its number.
     """
     lines = iter(file)
     first = next(lines, b"")
     if first.startswith(BINARY_DOCUMENTS):
         raise ValueError(f"{name} must be text, got a spreadsheet or document (by its first bytes): export its texts.")
+    if first.startswith(COMPRESSED):
+        raise ValueError(f"{name} must be text, got a compressed file (by its first bytes): decompress it.")
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark).")
     if b"\n" not in first and b"\r" in first.rstrip(b"\r"):  # the line ends of old Macintosh computers

@@ -266,6 +266,8 @@ def test_names_of_tokens_are_not_added(tokenizer, text):
         ({"vocab_size": "400"}, "vocab_size must be an integer"),
         ({"min_frequency": 0}, "min_frequency must be an integer of at least 1"),
         ({"normalization": "nfc"}, "normalization must be None or one of NFC, .* got 'nfc'"),
+        ({"languages": "en"}, "languages must be a list of strings, got 'en'"),
+        ({"special_tokens": "<bt>"}, "special_tokens must be a list of strings, got '<bt>'"),
         ({"languages": ["en us"]}, "languages must be codes such as 'en', .* got 'en us'"),
         ({"languages": ["en", "en"]}, "languages and special_tokens must be unique, got '__en__' more than once"),
         ({"special_tokens": ["</s>"]}, "languages and special_tokens must be unique, got '</s>'"),

@@ -19,7 +19,7 @@ from accelerate.utils import parse_flag_from_env
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import write_binary
 from ..base.errors import printable
-from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
+from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, check_not_exported, read_json, work_folder
 from ..base.flags import MAX_SEED
 from ..base.saved_files import ADAPTER, CONFIG
 from ..base.streams import STANDARD_STREAM, is_readable, is_standard_stream, is_stream
@@ -138,6 +138,7 @@ def existing_file(text: str) -> Path:
 def model_folder(text: str) -> Path:
     """Argument type: a folder with a saved Random Transformer, or with its configuration."""
     try:
+        check_not_exported(Path(text))
         model_type = read_json(Path(text, CONFIG)).get("model_type")
     except ValueError as error:
         is_adapter = Path(text, ADAPTER).is_file()

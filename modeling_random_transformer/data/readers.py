@@ -181,8 +181,8 @@ def texts_of(
             yield number, texts
 
 
-# The first lines of files that are one JSON document
-JSON_DOCUMENTS = {"[": "a list", "[]": "a list", "{": "one on several lines"}
+# The first lines of files that are one JSON document on several lines
+JSON_DOCUMENTS = {"[": "a list", "{": "one on several lines"}
 
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
@@ -192,8 +192,9 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # the line is not JSON, or is nested too deeply for the parser
                 row = None
-            if number == 1 and line.strip() in JSON_DOCUMENTS:
-                raise ValueError(f"{path} must have a JSON object on each line, got {JSON_DOCUMENTS[line.strip()]}.")
+            document = "a list" if isinstance(row, list) else JSON_DOCUMENTS.get(line.strip())
+            if number == 1 and document is not None:
+                raise ValueError(f"{path} must have a JSON object on each line, got {document}.")
             yield number, row, line
 
 

@@ -77,10 +77,15 @@ class ValidationReport:
             if NOT_A_PAIR in self.counts:
                 columns = " in two columns, or those of source_key and target_key, which may be numbers from 1"
             raise ValueError(f"there must be at least one valid pair of texts{columns}, got {self}.")
-        if self.counts.get(NOT_UTF8, 0) > MAX_NOT_UTF8 * self.lines:
-            raise ValueError(f"texts must be UTF-8, got {self}. In a spreadsheet, save them as CSV UTF-8.")
+        self.check_encoding()
         if self.invalid and on_invalid == "error":
             raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
+
+    def check_encoding(self) -> None:
+        """Raise a `ValueError` if so many lines are not UTF-8 that the text has another encoding."""
+        if self.counts.get(NOT_UTF8, 0) > MAX_NOT_UTF8 * self.lines:
+            lines = ValidationReport.__str__(self)  # a subclass may be printed as a table
+            raise ValueError(f"texts must be UTF-8, got {lines}. In a spreadsheet, save them as CSV UTF-8.")
 
     def __str__(self) -> str:
         if not self.invalid:

@@ -16,7 +16,7 @@ from transformers.utils import logging
 from ..base import load_extra
 from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
-from ..base.files import StrPath, read_json
+from ..base.files import StrPath, check_not_exported, read_json
 from ..base.saved_files import (
     ADAPTER,
     CONFIG,
@@ -189,8 +189,10 @@ def read_config(folder: Path) -> Any:
     """Read the configuration of a folder; `None` for an adapter without one.
 
     Raises:
-        ValueError: the file is missing or damaged, or the folder is that of a training that is not complete.
+        ValueError: the file is missing or damaged, or the folder is that of a training that is not complete, or of an
+            export.
     """
+    check_not_exported(folder)
     if not (folder / CONFIG).is_file():
         if (folder / ADAPTER).is_file():
             return None

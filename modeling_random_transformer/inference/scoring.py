@@ -148,14 +148,13 @@ class PairModel(ABC):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
             check_text(pair[0], index)
         options = self.pipe.call_options(**self.languages.arguments)
-        sources = [self.read_source(source) for source, _ in pairs]
-        targets = [target for _, target in pairs]
-        source_ids = self.pipe.tokenize(sources, options)
-        return source_ids, self.pipe.tokenize(targets, options, is_target=True)
+        texts = [self.texts_to_tokenize(*pair) for pair in pairs]
+        source_ids = self.pipe.tokenize([source for source, _ in texts], options)
+        return source_ids, self.pipe.tokenize([target for _, target in texts], options, is_target=True)
 
-    def read_source(self, source: str) -> str:
-        """A source as it is tokenized. Here its spaces are kept, since links of alignments refer to its characters."""
-        return source
+    def texts_to_tokenize(self, source: str, target: str) -> Pair:
+        """A source and a target as they are tokenized: by default, as they are given."""
+        return source, target
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -178,9 +177,9 @@ class Scorer(PairModel):
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)
 
-    def read_source(self, source: str) -> str:
-        """A source as it is translated."""
-        return without_extra_spaces(self.tokenizer, source)
+    def texts_to_tokenize(self, source: str, target: str) -> Pair:
+        """The source as it is translated, and the target as it is given."""
+        return without_extra_spaces(self.tokenizer, source), target
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:  # noqa: ARG002
         """The score of each pair of a batch."""

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from ..data.sources import SIDES, Pair
 from ..data.tokenization import IDS, lengths_of
 from ..data.words import APOSTROPHES
+from ..inference.calibration import MIN_PAIRS
 from ..tokenization_random_transformer import normalize
 from .preparation import PreparedData
 from .training_arguments import TranslationTrainingArguments
@@ -56,6 +57,7 @@ class AdviceCallback(TrainerCallback):
             if len(self.data.texts) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
                 show(spelling_advice(self.data.texts))
         show(length_advice(self.data.sets))
+        show(calibration_advice(self.data.sets))
         show(schedule_advice(args, model.config, state.max_steps))
 
 
@@ -103,6 +105,16 @@ def length_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
             yield (
                 f"Warning: the longest text of the {name} set has {longest:,} tokens, so that its translation takes "
                 "longer than that of many others. Remove it, or set generation_max_length."
+            )
+
+
+def calibration_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
+    """Warn of each validation set that is too small to fit the confidence."""
+    for name, rows in sets.items():
+        if name.startswith("validation") and len(rows) < MIN_PAIRS:
+            yield (
+                f"Warning: {len(rows):,} pairs of the {name} set are too few to calibrate the confidence of "
+                f"translations: it needs {MIN_PAIRS}."
             )
 
 

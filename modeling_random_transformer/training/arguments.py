@@ -344,6 +344,8 @@ class ModelArguments:
                 f"got {self.vocab_size}."
             )
         check_positive(or_none=True, lora_rank=self.lora_rank, lora_alpha=self.lora_alpha)
+        if not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"lora_dropout must be at least 0 and below 1, got {self.lora_dropout}.")
 
     def _check_saved_model(self, overrides: Mapping[str, Any]) -> None:
         check_unset(self, "preset", "with model_name_or_path (the saved one is used)")

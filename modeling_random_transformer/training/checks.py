@@ -155,9 +155,14 @@ def check_license(args: TranslationTrainingArguments) -> None:
 
 
 def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
-    """Check that an adapter can be trained: peft is installed, and weights are not sharded."""
+    """Check that an adapter can be trained: peft is installed, weights are not sharded, and no search is chosen."""
     if args.tp_size * args.fsdp_size > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
+    if args.chooses_length_penalty:
+        raise ValueError(
+            f"length_penalty must be a number with lora_rank, got {args.length_penalty!r}: an adapter has the "
+            "generation config of its base model."
+        )
     if not is_peft_available():
         raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
 

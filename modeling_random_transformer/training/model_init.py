@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 
 from ..base.errors import reraise_as_value_error
+from ..base.files import check_not_exported
 from ..base.saved_files import GENERATION
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_generation_config, check_tokenizer
@@ -88,6 +89,7 @@ def freeze(model: nn.Module, parts: str) -> None:
 def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
     """The configuration of a model to fine-tune, with the overrides."""
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
+        check_not_exported(Path(folder))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
             check_generation_config(Path(folder))

@@ -24,7 +24,7 @@ from ..base.flags import from_values
 from ..base.jobs import Job
 from ..base.saved_files import SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.validation import ValidationReport
-from ..inference.calibration import CalibrationError, calibrate
+from ..inference.calibration import CalibrationError, calibrate, check_pairs
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import decode_rows, score, target_language, translation_metrics
 from ..inference.loading import force_target_language, limit_sources, load_translator
@@ -293,11 +293,12 @@ def calibrate_saved(
     run: Run, trainer: TranslationTrainer, name: str, pairs: Dataset, translations: Sequence[str]
 ) -> None:
     """Fit the confidence of the saved model on its translations of a validation set."""
-    model, tokenizer = saved_translator(run, trainer)
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
     rows = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
     try:
+        check_pairs(rows, translations)  # before a model may be loaded
+        model, tokenizer = saved_translator(run, trainer)
         calibration = calibrate(model, tokenizer, rows, translations, **languages)
     except CalibrationError as error:
         logger.warning("The model has no confidence: %s", error)

@@ -189,3 +189,9 @@ def test_unfinished_work_is_beside_the_target_of_a_link(tmp_path):
         == work_folder(tmp_path / "folder" / "output.txt", PARTS_SUFFIX)
         == expected
     )
+
+
+def test_a_file_has_no_files(tmp_path):
+    (tmp_path / "model.pt").touch()
+    with pytest.raises(ValueError, match=r"model\.pt/config\.json must be a JSON file, but it is missing"):
+        read_json(tmp_path / "model.pt" / "config.json")

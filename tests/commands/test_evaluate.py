@@ -40,7 +40,7 @@ def test_bleu_in_a_variant_and_chrf_of_plain_texts(variant, language, files, cap
 def test_files_of_different_lengths_are_an_error(files, tmp_path, capsys):
     (tmp_path / "references").write_text("x\n")
     assert cli.main(["evaluate", *files]) == 2
-    assert capsys.readouterr().err.endswith("got 2 predictions and 1 with references.\n")
+    assert capsys.readouterr().err.endswith(f"got 2 in {files[1]}, 1 in {files[3]}.\n")
 
 
 def test_standard_input_has_one_side_only(capsys):
@@ -65,4 +65,6 @@ def test_several_reference_files_and_a_tokenizer(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "--tokenize must be unset with --target_lang, which selects it, got '13a'." in error
     assert cli.main([*command, files["short"]]) == 2
-    assert "the files of references must have the same number of lines, got 2, 1." in capsys.readouterr().err
+    error = capsys.readouterr().err
+    counts = f"2 in {files['input']}, 2 in {files['first']}, 1 in {files['short']}"
+    assert f"translations and references must have the same number of lines, got {counts}." in error

@@ -1,6 +1,8 @@
 """Text files in other encodings, with NUL characters or other line ends: read right, or an error that names it."""
 
+import gzip
 import json
+import lzma
 
 import pytest
 
@@ -23,6 +25,11 @@ CONTENTS = {
     "UTF-32": (TEXT.encode("utf-32-le"), "got UTF-16 or UTF-32"),
     "a renamed .xlsx": (b"PK\x03\x04\x14\0\n", r"text, got a spreadsheet or document \(by its first bytes\)"),
     "a renamed .xls": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", r"text, got a spreadsheet or document"),
+    "a renamed .gz": (
+        gzip.compress(TEXT.encode()),
+        r"text, got a compressed file \(by its first bytes\): decompress it",
+    ),
+    "a renamed .xz": (lzma.compress(TEXT.encode()), r"text, got a compressed file"),
     "a NUL": (b"first line\ta\nsecond\0 line\tb\n", NUL_BYTES),
 }
 READERS = {
@@ -60,14 +67,19 @@ def test_escaped_nul_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [([{"text": "one"}], "a list"), ([], "a list"), ({"text": "one"}, "one on several lines")],
-    ids=["list", "empty list", "object"],
+    ("content", "indent", "message"),
+    [
+        ([{"text": "one"}], 2, "a list"),
+        ([{"text": "one"}, {"text": "two"}], None, "a list"),
+        ([], 2, "a list"),
+        ({"text": "one"}, 2, "one on several lines"),
+    ],
+    ids=["list", "list on one line", "empty list", "object"],
 )
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
-def test_json_that_is_not_in_lines(content, message, suffix, tmp_path):
+def test_json_that_is_not_in_lines(content, indent, message, suffix, tmp_path):
     path = tmp_path / f"texts{suffix}"
-    path.write_text(json.dumps(content, indent=2))
+    path.write_text(json.dumps(content, indent=indent))
     with pytest.raises(ValueError, match=rf"texts\{suffix} must have a JSON object on each line, got {message}\."):
         list(read_texts(path))
 

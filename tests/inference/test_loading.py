@@ -42,6 +42,12 @@ def test_devices_without_values(device, translator_folder):
 DAMAGES = {
     "config.json must be a JSON file, but it is missing": lambda folder: (folder / "config.json").unlink(),
     "config.json must be a JSON file, but it is damaged": lambda folder: (folder / "config.json").write_text("{"),
+    "the folder must be that of the model, not of its export, got one with model.bin": lambda folder: (
+        folder / "model.safetensors"
+    ).rename(folder / "model.bin"),
+    "not of its export, got one with encoder.onnx": lambda folder: (folder / "model.safetensors").rename(
+        folder / "encoder.onnx"
+    ),
     "the training in this folder must be complete: repeat its command": lambda folder: (folder / "config.json").rename(
         folder / TRAINING_RECORD
     ),

@@ -10,6 +10,7 @@ from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.training import TranslationTrainingArguments
 from modeling_random_transformer.training.advice import (
     AdviceCallback,
+    calibration_advice,
     copy_advice,
     data_advice,
     length_advice,
@@ -172,3 +173,10 @@ def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
     assert any("warmup_steps=24" in line for line in warnings)
     assert any("120 pairs" in line for line in warnings)
     assert any("vocab_size" in line for line in warnings)
+
+
+def test_a_validation_set_that_is_too_small_for_a_calibration():
+    sets = {name: Dataset.from_dict({"labels": [[5]] * 99}) for name in ("train", "validation", "test")}
+    [line] = calibration_advice(sets)
+    assert line.startswith("Warning: 99 pairs of the validation set are too few to calibrate the confidence")
+    assert not [*calibration_advice({"validation": Dataset.from_dict({"labels": [[5]] * 100})})]

@@ -126,6 +126,10 @@ def test_config_overrides_have_the_types_of_their_fields():
         ({"config_overrides": "d_ff=8,eos_token_id=7"}, "config_overrides must not .*, got eos_token_id"),
         ({"freeze": "encoder"}, "freeze must be unset without model_name_or_path, and with lora_rank, got 'encoder'"),
         ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4"),
+        (
+            {"model_name_or_path": "m", "lora_rank": 2, "lora_dropout": 2.0},
+            r"lora_dropout must be at least 0 and below 1, got 2\.0",
+        ),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         (
             {"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0},

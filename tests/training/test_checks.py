@@ -9,7 +9,7 @@ from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.training import ModelArguments, train_translation
 from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
 from tests.helpers.models import tiny_model
-from tests.helpers.training import parsed
+from tests.helpers.training import parsed, validation
 
 LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
 
@@ -140,3 +140,16 @@ def test_a_damaged_generation_config_of_the_initial_model(corpus):
     options = {"model_name_or_path": str(corpus / "initial"), "vocab_size": 300, "config_overrides": ""}
     with pytest.raises(ValueError, match=r"model_name_or_path must contain .*initial': generation_config\.json: "):
         check_arguments(*parsed(corpus, "out", **options))
+
+
+def test_an_export_is_no_initial_model(corpus):
+    tiny_model().save_pretrained(corpus / "initial")
+    (corpus / "initial" / "model.safetensors").rename(corpus / "initial" / "model.bin")
+    options = {"model_name_or_path": str(corpus / "initial"), "vocab_size": 300, "config_overrides": ""}
+    with pytest.raises(ValueError, match=r"must be that of the model, not of its export, got one with model\.bin"):
+        check_arguments(*parsed(corpus, "out", **options))
+
+
+def test_an_adapter_has_no_search_to_choose(corpus):
+    with pytest.raises(ValueError, match=r"length_penalty must be a number with lora_rank, got 'auto': an adapter has"):
+        check_arguments(*parsed(corpus, "out", **validation(corpus), **LORA, length_penalty="auto"))

@@ -76,6 +76,13 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
     assert 0 <= calibration_of_run.confidence([0.0] * 6) <= 1
 
 
+def test_a_tiny_validation_set_does_not_load_an_adapted_model(corpus, trained, monkeypatch, caplog):
+    monkeypatch.setattr(training_run, "load_translator", None)
+    options = {"model_name_or_path": str(trained[1].folder), "lora_rank": 2, "vocab_size": None}
+    run(corpus, "tiny", **validation(corpus), **options, config_overrides="", max_steps=2)
+    assert any("The model has no confidence: pairs must be at least 100" in line for line in caplog.messages)
+
+
 @pytest.mark.parametrize("options", [{"lora_rank": 2}, {"bf16_full_eval": True}])
 def test_a_model_that_is_not_as_it_is_saved_is_loaded_for_its_calibration(options, corpus, trained, monkeypatch):
     monkeypatch.setattr(calibration, "MIN_PAIRS", 2)

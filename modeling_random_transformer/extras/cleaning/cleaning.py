@@ -262,8 +262,8 @@ def clean_files(
 
     Raises:
         ValueError: an option is invalid, an output cannot be written or is one of the inputs, several outputs are
-            standard output, the files of the corpus have different numbers of lines or are damaged, or no pair is
-            kept.
+            standard output, the files of the corpus have different numbers of lines, are damaged or have another
+            encoding, or no pair is kept.
         OSError: a file cannot be read or written.
     """
     settings = CleaningOptions(**options)
@@ -322,7 +322,7 @@ def _write_pairs(
     """Write each pair to the files of its set, and the others to the file for them, if there is one.
 
     Raises:
-        ValueError: the training set has no pairs.
+        ValueError: the training set has no pairs, or the text has another encoding than UTF-8.
     """
 
     def reject(line: Line, reason: str) -> None:
@@ -344,7 +344,9 @@ def _write_pairs(
             set_files = outputs[set_name]
             for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
                 _write_line(files[path], line)
-    if not report.sets["train"]:  # the outputs do not replace earlier files
+    # After an error, the outputs do not replace earlier files.
+    report.check_encoding()
+    if not report.sets["train"]:
         counts = [f"{count:,} {reason}" for reason, count in report.counts.items()]
         counts += [f"{count:,} of the {set_name} set" for set_name, count in report.sets.items() if count]
         listed = ", ".join(counts) or "none"

@@ -95,6 +95,6 @@ def _without_common_texts(candidates: Iterable[RankedPair]) -> Iterator[RankedPa
 
 def name_of_set(path: Path, name: str) -> Path:
     """`clean.validation.tsv.gz` for `clean.tsv.gz`."""
-    count = 2 if path.suffix in COMPRESSIONS else 1
+    count = 2 if path.suffix.lower() in COMPRESSIONS else 1
     suffixes = "".join(path.suffixes[-count:])
     return path.with_name(f"{path.name.removesuffix(suffixes)}.{name}{suffixes}")

@@ -87,10 +87,13 @@ def read_checkpoint(path: StrPath) -> Any:
     """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
 
     Raises:
-        ValueError: the file is damaged, contains other objects, or its tensors have more values than it can contain.
+        ValueError: the path is a folder; or the file is damaged, contains other objects, or its tensors have more
+            values than it can contain.
         OSError: the file is missing.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"checkpoint must be a file of weights, got the folder {str(path)!r}.")
     with errors_of_reading(f"checkpoint {path}", "file of weights"):
         check_zip(path)
         if path.suffix == ".safetensors":

@@ -1,12 +1,15 @@
 """BLEU in the variants of published results, of texts and of files."""
 
 import importlib.metadata
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
+from ...base.languages import without_region
+from ...base.streams import stream_name
 from ...data.readers import read_texts
 from ...inference.evaluation import score, to_text_lists
 from ...inputs_random_transformer import check_choice, drop_none
@@ -56,6 +59,7 @@ def score_variant(
         return score(predictions, references, "bleu", **VARIANTS[variant], **options)["bleu"]
     if language is None:
         raise ValueError("language must be given with variant 'moses-lowercased', got None.")
+    language = without_region(language)
     to_tokens = moses_tokenizer(language)
     predictions, references = to_text_lists(predictions, references)
     predictions = [to_tokens(text) for text in predictions]
@@ -88,12 +92,13 @@ def evaluate_file(
     Raises:
         ValueError: see `score_variant`; or the files have different numbers of lines.
     """
-    columns = [list(read_texts(path)) for path in reference_files]
+    files = [input_file, *reference_files]
+    columns = [list(read_texts(path)) for path in files]
     if len(set(map(len, columns))) != 1:
-        counts = ", ".join(str(len(column)) for column in columns)
-        raise ValueError(f"the files of references must have the same number of lines, got {counts}.")
-    references = list(zip(*columns, strict=True))
-    translations = list(read_texts(input_file))
+        counts = [f"{len(column)} in {stream_name(path)}" for path, column in zip(files, columns, strict=True)]
+        raise ValueError(f"translations and references must have the same number of lines, got {', '.join(counts)}.")
+    translations, *columns_of_references = columns
+    references = list(zip(*columns_of_references, strict=True))
     scores = {"bleu": score_variant(translations, references, variant, language, tokenize)}
     if "tokenize" not in VARIANTS[variant]:
         scores |= score(translations, references, "chrf", **VARIANTS[variant])
@@ -103,9 +108,17 @@ def evaluate_file(
 def moses_tokenizer(language: str) -> Callable[[str], str]:
     """The tokenizer of Moses for a language: from a text to its tokens, separated by spaces and with entities.
 
+    As Moses does, it warns about a language without rules, and uses those of English.
+
+    Args:
+        language: the code of the language without a region, in lower case.
+
     Raises:
         ValueError: sacremoses is not installed.
     """
     with reraise_as_value_error("Moses tokens require sacremoses: pip install 'random-transformer[train]'"):
         from sacremoses import MosesTokenizer
+        from sacremoses.corpus import NonbreakingPrefixes
+    if language not in NonbreakingPrefixes().available_langs.values():
+        warnings.warn(f"Moses has no rules for the language {language!r}, and uses those of English.", stacklevel=2)
     return partial(MosesTokenizer(language).tokenize, return_str=True)

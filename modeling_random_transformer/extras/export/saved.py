@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...base.files import StrPath, folder_size
+from ...base.files import StrPath, check_free, folder_size
 from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
@@ -23,7 +23,7 @@ from ...inputs_random_transformer import (
 )
 from ...tokenization_random_transformer import is_blank
 from .compare import SENTENCES, Comparison, compare
-from .engines import checked_options, export_model, load_engine
+from .engines import checked_options, engine_module, export_model, load_engine
 from .search import table_positions, token_names, without_patience
 from .shortlist import lexical_shortlist, vmap
 from .web import export_web_page
@@ -111,6 +111,8 @@ def export_saved_model(
     options = checked_options(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
     sentences = SENTENCES if check is None else read_sentences(check)
     dtype = dtype or ("int8" if web else "float32")
+    engine_module(engine, dtype)
+    check_free(output, overwrite)  # before the model is loaded and a shortlist is computed
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(folder)
     if engine in WITHOUT_PATIENCE:  # the comparison must not use patience either

@@ -18,10 +18,10 @@ from ...base.files import StrPath
 from ...base.progress import process_stream
 from ...data.sources import Corpus, Pair
 from ...inference.scoring import PairModel
-from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice
+from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, without_extra_spaces
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import write_lines
-from .words import Span, word_spans, words_of_tokens
+from .words import NON_SPACES, Span, word_spans, words_of_tokens
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -93,9 +93,19 @@ class Aligner(PairModel):
         self.spans_of = spans_of
         self.recorded = {"layer": layer, "step": step}
 
+    def texts_to_tokenize(self, source: str, target: str) -> Pair:
+        """The texts with one space between words, which have the same numbers, unless several spaces are content."""
+        return self._with_single_spaces(source), self._with_single_spaces(target)
+
+    def _with_single_spaces(self, text: str) -> str:
+        joined = " ".join(NON_SPACES.findall(text))
+        is_equal = without_extra_spaces(self.tokenizer, joined) == without_extra_spaces(self.tokenizer, text)
+        return joined if is_equal else text
+
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
-        source_texts, target_texts = zip(*pairs, strict=True)
+        texts = [self.texts_to_tokenize(*pair) for pair in pairs]
+        source_texts, target_texts = zip(*texts, strict=True)
         source_words = words_of_tokens(self, "text", source_texts, sources, self.spans_of)
         target_words = words_of_tokens(self, "text_target", target_texts, targets, self.spans_of)
         return list(map(link_words, self.attention(sources, targets), source_words, target_words))

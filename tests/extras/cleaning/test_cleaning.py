@@ -276,3 +276,12 @@ def test_excluded_files_are_read_once(table, monkeypatch):
     report = clean_files(ParallelText(table), "out.tsv", exclude=["test.en"], split=(1,))
     assert report.counts["source in an excluded file"] == 1
     assert opened == ["test.en"]
+
+
+def test_text_in_another_encoding_is_an_error(table, tmp_path):
+    """Only the pairs without letters beyond ASCII would remain."""
+    pairs = [f"año {number}\tel niño {number} ve\n" for number in range(3)]
+    table.write_bytes("".join([*pairs, "a dog\tun perro\n"]).encode("latin-1"))
+    with pytest.raises(ValueError, match=r"texts must be UTF-8, got .*: 3 of 4 lines are invalid: 3 not UTF-8"):
+        clean_files(ParallelText(table), tmp_path / "clean.tsv")
+    assert not (tmp_path / "clean.tsv").exists()

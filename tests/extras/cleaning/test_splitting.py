@@ -1,9 +1,11 @@
 """Validation and test sets without common texts."""
 
+from pathlib import Path
+
 import pytest
 
 from modeling_random_transformer.data import ParallelLine
-from modeling_random_transformer.extras.cleaning.splitting import Split
+from modeling_random_transformer.extras.cleaning.splitting import Split, name_of_set
 
 FREE = [(f"s{i}", f"t{i}") for i in range(250)]
 STARS = [(f"x{i}", f"y{i} {j}") for i in range(40) for j in range(60)]  # one pair of each group can be chosen
@@ -34,3 +36,16 @@ def test_too_few_pairs_without_common_texts(pairs, largest):
     lines = [ParallelLine(number, *pair) for number, pair in enumerate(pairs, start=1)]
     with pytest.raises(ValueError, match=f"split must have at most {largest} pairs, which share no text"):
         Split(lambda: iter(lines), (largest + 1,))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a/clean.tsv", "a/clean.test.tsv"),
+        ("clean.TSV.GZ", "clean.test.TSV.GZ"),
+        ("clean.gz", "clean.test.gz"),
+        ("clean", "clean.test"),
+    ],
+)
+def test_names_of_the_files_of_sets(path, expected):
+    assert name_of_set(Path(path), "test") == Path(expected)

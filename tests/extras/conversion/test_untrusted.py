@@ -161,3 +161,8 @@ def test_printable():
     assert format_names(["\x1b", "b"]) == "\\x1b, b"
     assert len(format_value(SHARED)) < 500
     assert format_value("a'b") == '"a\'b"'
+
+
+def test_a_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match=r"checkpoint must be a file of weights, got the folder '.*'\."):
+        read_checkpoint(tmp_path)

@@ -38,3 +38,19 @@ def test_invalid_variants():
             score_variant(TEXTS, OTHERS, variant, **{"language": "de", **options})
     with pytest.raises(ValueError, match=r"variant must be one of cased, .*, got 'multi-bleu'"):
         score_variant(TEXTS, OTHERS, "multi-bleu")
+
+
+FRENCH = ["L'homme d'aujourd'hui.", "C'est qu'il faut."]
+
+
+@pytest.mark.parametrize("code", ["fr-CA", "FR", "fr_Latn"])
+def test_a_region_does_not_change_the_tokens_of_moses(code):
+    others = ["L'homme d'hier.", "C'est ce qu'il faut."]
+    expected = score_variant(FRENCH, others, "moses-lowercased", "fr")
+    assert score_variant(FRENCH, others, "moses-lowercased", code) == expected
+    assert "tok:moses-fr-" in expected["signature"]
+
+
+def test_a_language_without_rules_of_moses_is_a_warning():
+    with pytest.warns(UserWarning, match="Moses has no rules for the language 'gn', and uses those of English"):
+        score_variant(FRENCH, FRENCH, "moses-lowercased", "gn")

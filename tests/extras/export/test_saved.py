@@ -126,6 +126,19 @@ def test_invalid_options(options, message, folder, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_an_output_with_files_is_an_error_before_the_model_is_loaded(folder, capsys, monkeypatch):
+    """A shortlist of a large corpus takes long."""
+    monkeypatch.setattr(saved, "load_translator", None)
+    message = error_of([folder, "--engine", "transformers", "--output", folder], capsys)
+    assert "output must be a new or an empty folder without overwrite" in message
+
+
+def test_an_export_is_not_exported(folder, tmp_path, capsys):
+    (folder / "model.safetensors").rename(folder / "model.bin")
+    message = error_of([folder, "--engine", "transformers", "--output", tmp_path / "out"], capsys)
+    assert "the folder must be that of the model, not of its export, got one with model.bin" in message
+
+
 def test_adapters_are_not_exported(folder, tmp_path, capsys):
     (folder / "config.json").rename(folder / "adapter_config.json")
     message = error_of([folder, "--engine", "ctranslate2", "--output", tmp_path / "out"], capsys)

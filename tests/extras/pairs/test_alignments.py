@@ -19,6 +19,14 @@ def test_every_target_word_has_one_link(model, tokenizer):
         assert links == sorted(links)
 
 
+def test_extra_spaces_do_not_change_links(model, tokenizer):
+    """Words have the same numbers, and a model has rarely seen several spaces."""
+    source, target = PAIRS[0]
+    pairs = [PAIRS[0], (source.replace(" ", "  "), f" {target}"), (source, target.replace(" ", "\t\xa0"))]
+    plain, *spaced = alignments(model, tokenizer, pairs)
+    assert spaced == [plain] * 2
+
+
 def test_batching_does_not_change_links(model, tokenizer):
     together = list(alignments(model, tokenizer, PAIRS))
     assert together == [next(alignments(model, tokenizer, [pair])) for pair in PAIRS]
