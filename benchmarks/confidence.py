@@ -14,7 +14,7 @@ import numpy as np
 
 from modeling_random_transformer.extras.wrappers.problems import LOOP, has_loop
 from modeling_random_transformer.inference import Candidate, load_translator, score_pairs, translate_n_best
-from modeling_random_transformer.inference.confidence import require_calibration
+from modeling_random_transformer.inference.confidence import find_calibration
 from modeling_random_transformer.inference.evaluation import score, sentence_chrf
 
 BINS = 10  # bins of the expected calibration error
@@ -74,7 +74,9 @@ def report_quality(
     pairs = list(zip(sources, translations, strict=True))
     scores = score_pairs(model, tokenizer, pairs, truncation=True)
     mean_log_probability = np.array([pair.log_probability / pair.tokens for pair in scores])
-    is_good = chrf >= require_calibration(model, tokenizer).threshold
+    calibration = find_calibration(model, tokenizer)
+    assert calibration is not None  # the model has rated its translations
+    is_good = chrf >= calibration.threshold
     surest = confidence >= np.median(confidence)
     print(f"expected calibration error {calibration_error(confidence, is_good):.3f}")
     print(f"Spearman with chrF++ {spearman(confidence, chrf):.3f}, of the mean log-probability "

@@ -868,14 +868,14 @@ def target_positions(
         check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, position_limit)
     if position_ids is not None:
         check_shape("position_ids", position_ids, "batch", length)
-        return position_ids, longest_of_positions(position_ids)
+        return position_ids, position_limit_of(position_ids)
     if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
         return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
     return seen + torch.arange(length, device=tokens.device), position_limit
 
 
-def longest_of_positions(position_ids: Tensor) -> int | None:
-    """The length that a sequence with these positions has (see `embed`); `None` if it would have to be read on a GPU.
+def position_limit_of(position_ids: Tensor) -> int | None:
+    """The `position_limit` of positions (see `embed`); `None` if it would have to be read on a GPU.
 
     Raises:
         ValueError: a position is negative.

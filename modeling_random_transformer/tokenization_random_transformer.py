@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TokenizersBackend
 from transformers.utils import to_py_obj
 
-from .configuration_random_transformer import did_you_mean, is_int
+from .configuration_random_transformer import is_int
 from .versions_random_transformer import UNTESTED_ADVICE
 
 # The special tokens, whose ids are 0 to 3.
@@ -183,7 +183,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         )
         checked = _TrainingTexts(texts)
         backend.train_from_iterator(checked, trainer)
-        if checked.have_line_breaks:
+        if checked.with_line_breaks > MIN_SHARE_OF_LINE_BREAKS * checked.count:
             options = {"keep_line_breaks": True, **options}
         if added:
             options["extra_special_tokens"] = [*map(str, added), *options.get("extra_special_tokens", [])]
@@ -687,10 +687,7 @@ def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
 def _check_options(options: Iterable[str]) -> None:
     for name in options:
         if name not in TOKENIZER_OPTIONS:
-            raise ValueError(
-                f"options must be arguments of the tokenizer, got {name!r}."
-                + did_you_mean(name, [*TOKENIZER_OPTIONS, "min_frequency", "normalization", "pattern", "languages"])
-            )
+            raise ValueError(f"options must be among {', '.join(sorted(TOKENIZER_OPTIONS))}, got {name!r}.")
 
 
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
@@ -727,11 +724,6 @@ class _TrainingTexts:
             self.count += 1
             self.with_line_breaks += "\n" in text.strip()
             yield text
-
-    @property
-    def have_line_breaks(self) -> bool:
-        """Whether line breaks are frequent enough to be content."""
-        return self.with_line_breaks > MIN_SHARE_OF_LINE_BREAKS * self.count
 
 
 def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,11 +14,6 @@ def from_values(cls: type, values: Mapping[str, Any]) -> Any:
     """An object of a dataclass with the values of its fields. Fields without a value have their defaults."""
     names = [entry.name for entry in fields(cls) if entry.name in values]
     return cls(**{name: values[name] for name in names})
-
-
-def all_from_values(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An object of each dataclass; see `from_values`."""
-    return tuple(from_values(cls, values) for cls in classes)
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.flags import all_from_values
-from ..extras.parser import Parser
+from ..extras.parser import Parser, all_from_values
 from ..training.run import train_translation
 from ..training.training_arguments import TRAINING_ARGUMENTS
 

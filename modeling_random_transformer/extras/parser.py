@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
-from ..base.flags import all_from_values, finite_number
+from ..base.flags import finite_number, from_values
 from ..configuration_random_transformer import did_you_mean
 
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
@@ -202,6 +202,11 @@ def without_mark(value: Any) -> Any:
     if isinstance(value, list):
         return [without_mark(item) for item in value]
     return value.removeprefix(MARK) if isinstance(value, str) else value
+
+
+def all_from_values(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An object of each dataclass; see `from_values`."""
+    return tuple(from_values(cls, values) for cls in classes)
 
 
 def help_texts(*documented: Any) -> dict[str, str]:

@@ -141,19 +141,6 @@ def find_calibration(
     return calibrations.get(calibration_file(tokenizer, **languages))
 
 
-def require_calibration(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None
-) -> Calibration:
-    """The calibration of a loaded model, as `find_calibration`; raises a `ValueError` if it has none."""
-    calibration = find_calibration(model, tokenizer, **languages)
-    if calibration is None:
-        raise ValueError(
-            "confidence must be given with a model that is calibrated, got one without confidence.json of its weights: "
-            "run random-transformer calibrate --model FOLDER --source_file FILE --target_file FILE."
-        )
-    return calibration
-
-
 def features_of(pair: Pair, score: PairScore) -> list[float]:
     """The features from which the confidence of a translation is computed.
 

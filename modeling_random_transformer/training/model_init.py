@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 
+from ..base import load_extra
 from ..base.errors import reraise_as_value_error
 from ..base.files import check_not_exported
 from ..base.saved_files import GENERATION
@@ -15,8 +16,6 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import ModelArguments, parse_overrides
-from .parent import with_vocabulary
-from .sharding import sharded
 from .tokenizer import load_parent_tokenizer, load_tokenizer, special_ids
 from .training_arguments import TranslationTrainingArguments
 
@@ -56,11 +55,12 @@ def build_model(
     else:
         model = _saved_model(model_args)
         if model_args.has_new_vocabulary:
-            model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
+            transfer = load_extra("vocabulary_transfer")
+            model = transfer.with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
         freeze(model, model_args.freeze)
     set_generation_config(model, max_length=model.config.max_position_embeddings, **args.generate_kwargs)
     if args.tp_size * args.fsdp_size > 1:
-        model = sharded(model, args)
+        model = load_extra("sharding").sharded(model, args)
     return model if model_args.lora_rank is None else _with_adapter(model, model_args)
 
 

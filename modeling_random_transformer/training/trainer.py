@@ -41,7 +41,6 @@ from .evaluation_loop import EvaluatingTrainer
 from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
 from .methods.muon import muon_optimizer
-from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -87,12 +86,10 @@ class TranslationTrainer(EvaluatingTrainer):
             raise ValueError("args must be TranslationTrainingArguments, got None.")
         if args.muon and any(kwargs.get("optimizers", ())):
             raise ValueError("muon must be False with optimizers, got True.")
-        if kwargs.get("compute_loss_func") is not None:
-            raise ValueError(
-                f"compute_loss_func must be None because args selects the loss, got {kwargs['compute_loss_func']!r}."
-            )
-        kwargs.pop("compute_loss_func", None)
-        if kwargs.get("processing_class") is None and kwargs.get("data_collator") is None:
+        if (loss := kwargs.pop("compute_loss_func", None)) is not None:
+            raise ValueError(f"compute_loss_func must be None because args selects the loss, got {loss!r}.")
+        needs_tokenizer = kwargs.get("train_dataset") is not None and kwargs.get("data_collator") is None
+        if needs_tokenizer and kwargs.get("processing_class") is None:
             raise ValueError("processing_class must be a tokenizer without data_collator, got None.")
         if args.engine is not None:
             import_engine(args.engine)  # raises an error if it is not installed
@@ -265,7 +262,7 @@ class TranslationTrainer(EvaluatingTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """The optimizer. Before it is created, the weights are sharded if Accelerate's configuration selects FSDP2."""
         if self.accelerator.is_fsdp2:
-            shard_layers(self.model, self.accelerator)
+            load_extra("sharding").shard_layers(self.model, self.accelerator)
         if self.args.muon and self.optimizer is None:
             other, options = self.get_optimizer_cls_and_kwargs(self.args)
             self.optimizer = muon_optimizer(self.model, self.args, options["lr"], partial(other, **options))

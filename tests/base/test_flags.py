@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from modeling_random_transformer.base.flags import all_from_values, finite_number, to_flags
+from modeling_random_transformer.base.flags import finite_number, from_values, to_flags
 
 
 @dataclass
@@ -17,7 +17,8 @@ class Names:
 
 
 def test_objects_have_the_values_of_their_fields_and_the_defaults_of_others():
-    assert all_from_values([Size, Names], {"size": 4, "port": 7}) == (Size(4), Names(()))
+    assert from_values(Size, {"size": 4, "port": 7}) == Size(4)
+    assert from_values(Names, {"size": 4, "port": 7}) == Names(())
 
 
 def test_flags_of_values():

@@ -1,4 +1,4 @@
-"""The Accelerate configurations. That of FSDP2 trains in tests/training/test_sharding.py."""
+"""The Accelerate configurations. That of FSDP2 trains in tests/extras/sharding/test_shards.py."""
 
 from pathlib import Path
 

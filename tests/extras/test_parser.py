@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from modeling_random_transformer.base.flags import all_from_values, to_flags
-from modeling_random_transformer.extras.parser import Parser, positive_integer
+from modeling_random_transformer.base.flags import to_flags
+from modeling_random_transformer.extras.parser import Parser, all_from_values, positive_integer
 
 
 @dataclass

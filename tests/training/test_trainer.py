@@ -57,8 +57,9 @@ def test_non_finite_weights_are_not_saved(tmp_path):
 )
 def test_unsuitable_arguments_raise(options, message, tmp_path):
     trainer = new_trainer(tmp_path)
+    arguments = {"processing_class": trainer.processing_class, "train_dataset": trainer.train_dataset, **options}
     with pytest.raises(ValueError, match=message):
-        TranslationTrainer(trainer.model, trainer.args, **{"processing_class": trainer.processing_class, **options})
+        TranslationTrainer(trainer.model, trainer.args, **arguments)
 
 
 def test_rows_that_are_not_tokenized_raise(tmp_path):

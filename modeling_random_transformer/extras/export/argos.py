@@ -15,11 +15,11 @@ from sentencepiece import SentencePieceProcessor
 from transformers import PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json, write_json
-from ...base.languages import language_name
 from ...inference.translation import LENGTH_PENALTY
 from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import LANGUAGE_CODE
+from ..language_names import language_name
 from ..sentencepiece.conversion import SPACE
 from .argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write

@@ -18,6 +18,6 @@ from .attribution import logit_attribution, logit_lens
 from .beam_search import Hypothesis, record_search
 from .intervention import intervene
 from .paths import Step
-from .run_record import Trace, trace
+from .record import Trace, trace
 
 __all__ = ["Hypothesis", "Step", "Trace", "intervene", "logit_attribution", "logit_lens", "record_search", "trace"]

@@ -17,7 +17,7 @@ from ...inference.translation import length_penalty_of
 from ...inputs_random_transformer import encode_texts
 from .attribution import logit_attribution, logit_lens
 from .beam_search import Hypothesis, record_search, trim_padding
-from .run_record import Trace, trace
+from .record import Trace, trace
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SEARCH_TREE = Path(__file__).parents[1] / "export" / "page" / "search_tree.js"  # the web page of an export has it too

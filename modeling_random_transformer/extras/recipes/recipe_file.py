@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...base.flags import all_from_values, from_values, to_flags
+from ...base.flags import from_values, to_flags
 from ...base.formats import file_format
 from ...base.streams import check_readable
 from ...configuration_random_transformer import did_you_mean
@@ -26,7 +26,7 @@ from ...inputs_random_transformer import check_choice, check_positive, check_typ
 from ...training.arguments import DataArguments
 from ...training.tokenizer import load_parent_tokenizer
 from ...training.training_arguments import AUTO, TRAINING_ARGUMENTS
-from ..parser import Parser
+from ..parser import Parser, all_from_values
 from .device_choices import choose_by_device
 
 logger = logging.getLogger(__name__)

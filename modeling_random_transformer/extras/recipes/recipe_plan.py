@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from ...base import DTYPES
 from ...base.distributed import call_on_main_process
 from ...base.files import StrPath, markdown_table
-from ...base.flags import all_from_values, from_values
+from ...base.flags import from_values
 from ...base.streams import STANDARD_STREAM
 from ...data.sources import ParallelText
 from ...inference.translation import TranslationOptions
@@ -31,6 +31,7 @@ from ...training.checks import check_arguments
 from ...training.run_record import fingerprint, folder_digest
 from ...training.training_arguments import TRAINING_ARGUMENTS, TranslationTrainingArguments
 from ..estimation.measurement import GIB, dry_run
+from ..parser import all_from_values
 from .recipe_data import sets_of
 from .recipe_file import (
     BACK_TRANSLATE,

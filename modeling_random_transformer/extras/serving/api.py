@@ -24,9 +24,10 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ...base.errors import format_names
-from ...base.languages import canonical_code, language_name
+from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
 from ...inputs_random_transformer import TextError
+from ..language_names import language_name
 from .batches import Batcher, QueueFullError
 from .directions import Direction
 from .metrics import CountRequests, Metrics

@@ -9,7 +9,6 @@ from typing import Any
 
 from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
-from ...inference.confidence import require_calibration
 from ...inference.loading import load_models
 from ...inference.translation import Translator
 from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
@@ -47,7 +46,7 @@ class Direction:
 
     @cached_property
     def rating_translator(self) -> Translator:
-        """The model with its options, whose translations have a confidence."""
+        """The model with its options, whose translations have a confidence; a `ValueError` if it has no calibration."""
         return Translator(self.model, self.tokenizer, **self.options, confidence=True)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
@@ -56,8 +55,7 @@ class Direction:
 
     def check_confidence(self) -> None:
         """Raise a `ValueError` if the model has no calibration for this direction."""
-        languages = {name: self.options.get(name) for name in ("src_lang", "tgt_lang")}
-        require_calibration(self.model, self.tokenizer, **languages)
+        _ = self.rating_translator
 
     def rate(self, texts: Sequence[str]) -> list[Candidate]:
         """Translate texts, and add the confidence of each translation.

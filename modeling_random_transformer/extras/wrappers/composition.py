@@ -6,7 +6,7 @@ from typing import Any
 
 from ...data.sources import Pair
 from ...inference.candidates import TranslateRows
-from ...inference.confidence import Calibration, require_calibration
+from ...inference.confidence import Calibration, find_calibration
 from ...inference.translation import BatchTranslator, SeededTranslator, TranslationOptions
 from ...inputs_random_transformer import LanguageTags, check_type, longest_target
 from ...pipeline_random_transformer import Seq2SeqPipeline
@@ -99,7 +99,13 @@ class Composition:
     @cached_property
     def calibration(self) -> Calibration:
         """The calibration of this direction of translation; raises a `ValueError` if the model has none."""
-        return require_calibration(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
+        calibration = find_calibration(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
+        if calibration is None:
+            raise ValueError(
+                "confidence must be given with a model that is calibrated, got one without confidence.json of its "
+                "weights: run random-transformer calibrate --model FOLDER --source_file FILE --target_file FILE."
+            )
+        return calibration
 
     @cached_property
     def detector(self) -> Detector:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import encode_texts, tokenizer_languages
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .tokenizer import special_ids
+from ...inputs_random_transformer import encode_texts, tokenizer_languages
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ...training.tokenizer import special_ids
 
 # The ends of the names of weights with a row for each token.
 TOKEN_WEIGHTS = ("shared.weight", "embed_tokens.weight", "lm_head.weight", "lm_head.bias")

@@ -9,8 +9,8 @@ from accelerate import Accelerator, PartialState
 from torch import nn
 from transformers.distributed import DistributedConfig
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .training_arguments import TranslationTrainingArguments
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ...training.training_arguments import TranslationTrainingArguments
 
 
 def sharded(

@@ -6,7 +6,7 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.training.parent import pieces_of_tokens, with_vocabulary
+from modeling_random_transformer.extras.vocabulary_transfer.parent import pieces_of_tokens, with_vocabulary
 from modeling_random_transformer.training.tokenizer import load_tokenizer
 from tests.helpers.marian import train_sentencepiece
 from tests.helpers.models import tiny_model
