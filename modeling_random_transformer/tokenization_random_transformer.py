@@ -320,8 +320,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             ValueError: a language is given, which is an argument of `encode_texts`, or a text is invalid.
             RuntimeError: the installed version of transformers does not call `_switch_to_target_mode` for targets.
         """
-        for name in ("src_lang", "tgt_lang"):  # transformers would ignore them
-            if name in options:
+        for name in ("src_lang", "tgt_lang"):
+            if name in options and self.languages:  # they would have no effect
                 raise ValueError(f"{name} must be an attribute or an argument of encode_texts, got {options[name]!r}.")
         self.was_in_target_mode = False
         with self._invalid_text_errors(text, text_pair, text_target, args, options):

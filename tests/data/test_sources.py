@@ -162,7 +162,7 @@ def test_aligned_files_of_different_lengths(tmp_path):
     [
         ("a.tsv", b"caf\xe9\t" + 1000 * b"x", ("caf\ufffd", 200 * "x")),
         ("a.tsv", b"\tleer\n", ("", "leer")),
-        ("a.jsonl", b'[{"source": 1}]\n', ('[{"source": 1}]', "")),
+        ("a.jsonl", b'{"source": 1\n', ('{"source": 1', "")),
     ],
 )
 def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, tmp_path):
