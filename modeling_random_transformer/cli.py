@@ -13,6 +13,7 @@ from .commands.command_line import discard_stdout, print_error, raise_on_sigterm
 
 PROGRAM = "random-transformer"
 INTERRUPTED = "interrupted; the same command resumes the run."
+RESUMED = ("train", "distill", "back-translate")  # verbs whose work always resumes
 # What each verb does; `back-translate` is the module `commands/back_translate.py`.
 VERBS = {
     "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}.") from error
         return module.run(program, arguments)
 
-    return run_command(run, program, INTERRUPTED if verb in ("train", "distill") else "")
+    return run_command(run, program, INTERRUPTED if verb in RESUMED else "")
 
 
 def run_command(main: Callable[[], int | None], program: str, hint: str = "") -> int:

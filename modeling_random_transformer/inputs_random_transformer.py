@@ -6,7 +6,7 @@ All code that tokenizes texts of users calls this module. Like the pipeline, it 
 import math
 import reprlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -73,12 +73,6 @@ def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
         yield
     except TextError as error:
         raise ValueError(f"{name}, line {first + error.index + 1}: {error.reason}") from error
-
-
-def is_iterable_of_texts(value: Any) -> bool:
-    """Whether several texts can be read from a value. One text and a dictionary are no iterables of texts."""
-    is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
-    return is_iterable and not isinstance(value, str | bytes | Mapping)
 
 
 def check_text(text: Any, index: int) -> None:

@@ -34,7 +34,6 @@ from .inputs_random_transformer import (
     decode_ids,
     drop_none,
     encode_texts,
-    is_iterable_of_texts,
     language_id,
     longest_target,
     max_source_positions,
@@ -46,7 +45,7 @@ from .inputs_random_transformer import (
     without_extra_spaces,
 )
 from .ops_random_transformer import trailing_true
-from .tokenization_random_transformer import has_letters
+from .tokenization_random_transformer import has_letters, is_iterable_of_texts
 from .verification_random_transformer import generation_option
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
@@ -93,7 +92,8 @@ class CallOptions:
     def __post_init__(self) -> None:
         check_type("prefix", self.prefix, str, "a string")
         check_type("target_prefix", self.target_prefix, str | list | tuple, "a string or a list of strings")
-        for name in ("truncation", "return_scores", "keep_without_letters"):
+        check_type("return_key", self.return_key, str, "a string")
+        for name in ("truncation", "return_scores", "return_tokens", "keep_without_letters"):
             check_type(name, getattr(self, name), bool, "True or False")
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
         prompt = self.generate_kwargs.get("decoder_input_ids")
@@ -322,7 +322,9 @@ class Seq2SeqPipeline(Pipeline):
         generate_kwargs = options.generate_kwargs
         beams = generation_option(self.model, generate_kwargs, "num_beams") or 1
         candidates = generation_option(self.model, generate_kwargs, "num_return_sequences") or 1
-        limit = partial(longest_target, config=self.model.config, max_new_tokens=generate_kwargs.get("max_new_tokens"))
+        limit = partial(
+            longest_target, config=self.model.config, max_new_tokens=limit_of_call(generate_kwargs, "max_new_tokens")
+        )
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         pairs = zip(lengths, prefix_lengths, strict=True)
         groups = [(limit(source_len), limit(source_len, prefix_len=prefix_len)) for source_len, prefix_len in pairs]
@@ -419,9 +421,10 @@ class Seq2SeqPipeline(Pipeline):
         prefix_ids = model_inputs.pop("prefix_ids", None)
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
         generate_kwargs = with_output_options(options.generate_kwargs, options.return_scores)
-        if options.max_batch_tokens is not None and generate_kwargs.get("max_length") is None:
+        if options.max_batch_tokens is not None and limit_of_call(generate_kwargs, "max_length") is None:
+            max_new_tokens = limit_of_call(generate_kwargs, "max_new_tokens")
             generate_kwargs["max_new_tokens"] = longest_target(
-                source_len, self.model.config, generate_kwargs.get("max_new_tokens"), prefix_len
+                source_len, self.model.config, max_new_tokens, prefix_len
             )
             generate_kwargs["max_length"] = None
         self.check_target_language(generate_kwargs)
@@ -600,6 +603,12 @@ def search_options(num_beams: int, length_penalty: float | None = None, **option
     if num_beams > 1 and length_penalty is not None:
         search["length_penalty"] = length_penalty
     return search
+
+
+def limit_of_call(generate_kwargs: dict[str, Any], name: str) -> int | None:
+    """A limit on lengths that a call sets, by an argument or in its `generation_config`."""
+    limit = generate_kwargs.get(name)
+    return getattr(generate_kwargs.get("generation_config"), name, None) if limit is None else limit
 
 
 def with_output_options(arguments: dict[str, Any], return_scores: bool) -> dict[str, Any]:

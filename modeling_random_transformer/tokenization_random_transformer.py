@@ -8,7 +8,7 @@ bytes, so that no character is unknown. Encoding is lossless up to the normaliza
 import codecs
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, groupby
@@ -167,7 +167,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         Raises:
             ValueError: an argument is invalid.
         """
-        if isinstance(texts, str | bytes):
+        if not is_iterable_of_texts(texts):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
         _check_options(options)
         added = added_tokens(languages, special_tokens)
@@ -644,6 +644,12 @@ def unicode_error(text: str) -> UnicodeEncodeError | None:
 def has_letters(text: str) -> bool:
     """Whether a text has letters. Numbers and punctuation alone are not translated."""
     return any(character.isalpha() and character not in FILLERS for character in text)
+
+
+def is_iterable_of_texts(value: Any) -> bool:
+    """Whether several texts can be read from a value. One text and a dictionary are no iterables of texts."""
+    is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    return is_iterable and not isinstance(value, str | bytes | Mapping)
 
 
 def is_blank(text: str) -> bool:

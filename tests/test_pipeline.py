@@ -114,7 +114,9 @@ class TestGeneration:
         assert texts_of(pipe(TEXTS)) == one_by_one(*hand, num_beams=3, **SHORT)
         assert texts_of(pipe(TEXTS, max_new_tokens=3)) == one_by_one(*hand, num_beams=3, max_new_tokens=3)
         config = GenerationConfig(max_new_tokens=3)
-        assert texts_of(pipe(TEXTS, generation_config=config)) == one_by_one(*hand, generation_config=config)
+        expected = one_by_one(*hand, generation_config=config)
+        assert texts_of(pipe(TEXTS, generation_config=config)) == expected
+        assert texts_of(pipe(TEXTS, generation_config=config, max_batch_tokens=64, max_new_tokens=None)) == expected
 
     @pytest.mark.parametrize(("first", "then"), [("max_new_tokens", "max_length"), ("max_length", "max_new_tokens")])
     def test_call_overrides_lengths_without_a_warning(self, model, tokenizer, first, then):

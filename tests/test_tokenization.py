@@ -261,6 +261,8 @@ def test_names_of_tokens_are_not_added(tokenizer, text):
     ("arguments", "message"),
     [
         ({"texts": "one string"}, "texts must be an iterable of strings, got one str"),
+        ({"texts": {"text": ["a"]}}, "texts must be an iterable of strings, got one dict"),
+        ({"texts": 5}, "texts must be an iterable of strings, got one int"),
         ({"texts": ["a", 7]}, "texts must contain only strings, got int at index 1"),
         ({"vocab_size": 259}, "vocab_size must be an integer of at least 260 .* got 259"),
         ({"vocab_size": "400"}, "vocab_size must be an integer"),

@@ -28,6 +28,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import open_binary
@@ -230,7 +231,9 @@ def run(program: str, argv: Sequence[str]) -> None:
         else:
             translate_single_pass(arguments, model, tokenizer)
     if arguments.terms is not None:
-        print(arguments.terms.report(), file=sys.stderr)
+        state = PartialState()
+        share = f"process {state.process_index}: " if state.num_processes > 1 else ""
+        print(f"{share}{arguments.terms.report()}", file=sys.stderr)
 
 
 def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from ..inputs_random_transformer import check_positive
+
 TOO_LONG = "longer than the maximum length"
 RATIO = "with a length ratio above the maximum"
 
@@ -18,11 +20,17 @@ class LengthLimits:
         target: the maximum length of a target.
         ratio: the maximum ratio of the longer to the shorter side of a pair, without the end token; `None` for no
             limit.
+
+    Raises:
+        ValueError: a maximum length is not a positive integer.
     """
 
     source: int | None = None
     target: int | None = None
     ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(or_none=True, source=self.source, target=self.target)
 
     def within(self, max_length: int | None) -> "LengthLimits":
         """The limits for a model with this number of learned positions; `None` for any number."""

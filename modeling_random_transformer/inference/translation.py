@@ -19,13 +19,12 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
-    is_iterable_of_texts,
     renumber_errors,
     source_limit,
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
-from ..tokenization_random_transformer import is_blank
+from ..tokenization_random_transformer import is_blank, is_iterable_of_texts
 from ..verification_random_transformer import generation_option
 from .candidates import Candidate, Row, TranslateRows
 

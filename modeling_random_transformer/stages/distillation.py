@@ -226,7 +226,8 @@ def comparison_set(data_args: DataArguments) -> Corpus:
     corpora = tests or data_args.corpora("validation")
     if len(corpora) != 1:
         raise ValueError(
-            f"test_source_file and test_target_file, or test_file, must be one test set, got {len(tests)}."
+            f"test_source_file and test_target_file, or test_file, must be one test set, got {len(tests)} "
+            f"(without one, there must be one validation set, got {len(data_args.corpora('validation'))})."
         )
     return corpora[0]
 

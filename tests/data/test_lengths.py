@@ -23,6 +23,12 @@ def test_pairs_that_are_too_long(limits, expected):
     assert limits.are_exceeded(sources, targets).tolist() == [pair in expected for pair in LENGTHS]
 
 
+@pytest.mark.parametrize("limits", [{"source": -3}, {"target": 0}, {"source": "x"}])
+def test_limits_are_positive_integers(limits):
+    with pytest.raises(ValueError, match="must be None or a positive integer, got"):
+        LengthLimits(**limits)
+
+
 @pytest.mark.parametrize(
     ("ratio", "expected"),
     [(2, {(3, 9), (4, 9), (11, 5), (5, 20), (0, 1)}), (2.5, {(3, 9), (5, 20), (0, 1)})],

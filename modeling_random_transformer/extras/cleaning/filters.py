@@ -14,6 +14,7 @@ from ...base.errors import reraise_as_value_error
 from ...base.formats import file_format
 from ...base.languages import without_region
 from ...base.streams import check_readable
+from ...configuration_random_transformer import is_number
 from ...data.lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
@@ -87,8 +88,8 @@ class CleaningOptions:
         for path in self.exclude or ():
             check_readable("exclude", path, repeatedly=True)
         for name, limit in drop_none(max_length=self.max_length, max_length_ratio=self.max_length_ratio).items():
-            if not limit >= 1:  # rejects NaN too
-                raise ValueError(f"{name} must be at least 1 or None, got {limit}.")
+            if not is_number(limit) or not limit >= 1:  # rejects NaN too
+                raise ValueError(f"{name} must be at least 1 or None, got {limit!r}.")
         if not 0 <= (self.min_script_share or 0) <= 1:
             raise ValueError(f"min_script_share must be from 0 to 1, got {self.min_script_share}.")
         for name, scripts in drop_none(source_script=self.source_script, target_script=self.target_script).items():

@@ -135,8 +135,11 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
         source_words: the word of each source token.
         target_words: the word of each target token.
     """
+    target_words = target_words[: len(attention)]
+    if not source_words or not target_words:
+        return []
     source = word_matrix(source_words)
-    target = word_matrix(target_words[: len(attention)])
+    target = word_matrix(target_words)
     if not source.numel():
         return []
     token_attention = attention[: len(target), : len(source)]

@@ -27,6 +27,12 @@ def test_extra_spaces_do_not_change_links(model, tokenizer):
     assert spaced == [plain] * 2
 
 
+def test_a_text_without_words_has_no_links(model, tokenizer):
+    pairs = [(PAIRS[0][0], ""), PAIRS[0]]
+    assert list(alignments(model, tokenizer, pairs[:1])) == [[]]
+    assert list(alignments(model, tokenizer, pairs)) == [[], *alignments(model, tokenizer, pairs[1:])]
+
+
 def test_batching_does_not_change_links(model, tokenizer):
     together = list(alignments(model, tokenizer, PAIRS))
     assert together == [next(alignments(model, tokenizer, [pair])) for pair in PAIRS]
