@@ -147,7 +147,7 @@ class LanguageTags:
         """The arguments `src_lang` and `tgt_lang` of `encode_texts` and `translate`, without those that are `None`."""
         return drop_none(src_lang=self.source, tgt_lang=self.target)
 
-    def options(self, tokenizer: Any) -> dict[str, Any]:
+    def arguments_for(self, tokenizer: Any) -> dict[str, Any]:
         """`arguments` for a tokenizer with language tags; empty for other tokenizers."""
         return self.arguments if tokenizer_languages(tokenizer) else {}
 

@@ -703,7 +703,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=True)  # checkpoints of heads on one stack have False
         super().__init__(config)
-        self._tied_weights_keys = tied_output_layer(config, "decoder")
+        self._tied_weights_keys = output_layer_ties(config, "decoder")
         self.model = RandomTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.loss_function = smoothed_cross_entropy
@@ -765,7 +765,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
         loss = None if labels is None else checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **other_fields(outputs))
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields_without_last_state(outputs))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels right after the start token and replace -100 by padding: `[batch, target_len]` in and out.
@@ -813,7 +813,7 @@ def kept_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     return states[:, logits_to_keep]
 
 
-def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, str]:
+def output_layer_ties(config: RandomTransformerConfig, stack: str) -> dict[str, str]:
     """The tied weights (paper 3.4) of a model with an output layer: names of the output layer and of an embedding."""
     embedding = "shared" if config.share_embeddings else f"{stack}.embed_tokens"
     return {"lm_head.weight": f"model.{embedding}.weight"}
@@ -921,7 +921,7 @@ def cross_attention_mask(
     )
 
 
-def other_fields(outputs: ModelOutput) -> dict[str, Any]:
+def fields_without_last_state(outputs: ModelOutput) -> dict[str, Any]:
     """The outputs of the base model that a model with a head also returns: the cache, hidden states, attentions."""
     return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
@@ -1042,7 +1042,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         loss = None
         if labels is not None:
             loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
-        return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
+        return self.output_class(loss=loss, logits=logits, **fields_without_last_state(outputs))
 
     def label_shape(self, logits: Tensor, labels: Tensor) -> Sequence[int]:
         """The shape that labels must have: one label per token, `[batch, length]`."""
@@ -1109,7 +1109,7 @@ class RandomTransformerForMaskedLM(RandomTransformerEncoderHead):
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
-        self._tied_weights_keys = tied_output_layer(config, "encoder")
+        self._tied_weights_keys = output_layer_ties(config, "encoder")
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
@@ -1138,14 +1138,14 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
     ) -> QuestionAnsweringModelOutput:
         """Logits of start and end, `[batch, length]` each.
 
+        The other arguments are those of `RandomTransformerModel.forward`.
+
         Args:
             start_positions: the answer's first token, `[batch]`.
             end_positions: the answer's last token, `[batch]`.
 
         Raises:
             ValueError: only one of the positions is given, or a shape is wrong.
-
-        The other arguments are those of `RandomTransformerModel.forward`.
         """
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
@@ -1160,7 +1160,7 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
         elif start_positions is not None or end_positions is not None:
             raise ValueError("start_positions and end_positions must be given together, got one of them.")
         return QuestionAnsweringModelOutput(
-            loss=loss, start_logits=start_logits, end_logits=end_logits, **other_fields(outputs)
+            loss=loss, start_logits=start_logits, end_logits=end_logits, **fields_without_last_state(outputs)
         )
 
 
@@ -1198,7 +1198,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
         # num_hidden_layers, which caches read, is an alias of encoder_layers.
         config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
         super().__init__(config)
-        self._tied_weights_keys = tied_output_layer(config, "decoder")
+        self._tied_weights_keys = output_layer_ties(config, "decoder")
         self.model = RandomTransformerDecoderModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()

@@ -110,7 +110,7 @@ def test_languages_of_tokenizers(name):
     assert tokenizer_languages(tokenizer) == ["en", "es"]
     tags = LanguageTags.of(tokenizer, tgt_lang="es")
     assert (tags, tags.codes) == (LanguageTags("en", "es"), ("en", "es"))
-    assert tags.options(tokenizer) == tags.arguments == {"src_lang": "en", "tgt_lang": "es"}
+    assert tags.arguments_for(tokenizer) == tags.arguments == {"src_lang": "en", "tgt_lang": "es"}
     assert LanguageTags("es").arguments == {"src_lang": "es"}
     assert LanguageTags("es").codes == ("es",)
     with pytest.raises(ValueError, match=r"^tgt_lang must be one of en, es, got None\.$"):
@@ -124,7 +124,7 @@ def test_tokenizers_without_languages():
     tokenizer = SimpleNamespace(languages=["en"])
     assert tokenizer_languages(tokenizer) == []
     assert LanguageTags.of(tokenizer) == LanguageTags()
-    assert LanguageTags("en", "es").options(tokenizer) == {}
+    assert LanguageTags("en", "es").arguments_for(tokenizer) == {}
     with pytest.raises(ValueError, match=r"^tgt_lang must be None for a model without language tags, got 'es'\.$"):
         LanguageTags.of(tokenizer, tgt_lang="es")
 

@@ -122,7 +122,7 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-STANDARD = Path(STANDARD_STREAM)
+STANDARD_PATH = Path(STANDARD_STREAM)
 
 
 # Arguments
@@ -168,7 +168,7 @@ def check_one_stream(**inputs: Path | None) -> None:
 
 # Commands that pass texts through a model
 
-MODEL = {"action": "append", "type": Path, "nargs": None, "metavar": "FOLDER"}  # how --model is parsed
+MODEL_FLAG = {"action": "append", "type": Path, "nargs": None, "metavar": "FOLDER"}  # how --model is parsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ class InferenceArguments(DeviceArguments):
         dtype: dtype of the weights; auto: the saved dtype; int8: also quantize activations, which is faster on a CPU
     """
 
-    model: list[Path] = field(metadata=MODEL)
+    model: list[Path] = field(metadata=MODEL_FLAG)
     source_lang: str | None = None
     target_lang: str | None = None
     max_tokens_per_batch: int = 4096

@@ -11,7 +11,7 @@ from ..data.sources import ParallelText
 from ..extras.pairs.scoring_files import lines_of, write_lines
 from ..inference.scoring import PairModel
 from .command_line import (
-    STANDARD,
+    STANDARD_PATH,
     InferenceArguments,
     ResumableArguments,
     check_keys,
@@ -36,7 +36,7 @@ class CorpusArguments(InferenceArguments):
         ValueError: a key has no effect.
     """
 
-    source_file: Path = field(default=STANDARD, metadata={"type": existing_file})
+    source_file: Path = field(default=STANDARD_PATH, metadata={"type": existing_file})
     target_file: Path | None = field(default=None, metadata={"type": existing_file})
     source_key: str = "source"
     target_key: str = "target"
@@ -70,7 +70,7 @@ class CorpusOutputArguments(CorpusArguments):
         ValueError: the output is an input, or it exists.
     """
 
-    output: Path = STANDARD
+    output: Path = STANDARD_PATH
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class PairArguments(ResumableArguments, CorpusOutputArguments):
             **options: options of the class that are no arguments of all commands.
         """
         corpus = self.corpus()
-        is_resumable = self.source_file != STANDARD and not is_stream(self.output)
+        is_resumable = self.source_file != STANDARD_PATH and not is_stream(self.output)
         self.check_restart(is_resumable, self.source_file, self.output)
         if is_resumable:
             corpus.require_files()

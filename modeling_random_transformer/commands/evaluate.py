@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..extras.evaluation import VARIANTS, evaluate_file
 from ..extras.parser import Parser
-from .command_line import STANDARD, check_one_stream, existing_file
+from .command_line import STANDARD_PATH, check_one_stream, existing_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Arguments:
         tokenize: sacrebleu's tokenizer (default: that of --target_lang, or 13a)
     """
 
-    input: Path = field(default=STANDARD, metadata={"type": existing_file})
+    input: Path = field(default=STANDARD_PATH, metadata={"type": existing_file})
     target_file: list[Path] = field(metadata={"nargs": "+", "type": existing_file})
     variant: str = field(default="cased", metadata={"choices": tuple(VARIANTS)})
     target_lang: str | None = None

@@ -42,7 +42,7 @@ from ..inference.translation_files import OUTPUT_FORMATS, candidate_lines, read_
 from ..inputs_random_transformer import name_lines_in_errors
 from ..tokenization_random_transformer import read_lines
 from .command_line import (
-    STANDARD,
+    STANDARD_PATH,
     EngineArguments,
     InferenceArguments,
     ResumableArguments,
@@ -95,8 +95,8 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     """
 
     sentences: list[str] = field(default_factory=list, metadata={"positional": True})
-    input: Path = field(default=STANDARD, metadata={"type": existing_file})
-    output: Path = STANDARD
+    input: Path = field(default=STANDARD_PATH, metadata={"type": existing_file})
+    output: Path = STANDARD_PATH
     output_format: str = field(default="text", metadata={"choices": OUTPUT_FORMATS})
     prefix_file: Path | None = field(default=None, metadata={"type": existing_file})
     num_beams: int | None = None
@@ -117,7 +117,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        if self.sentences and self.input != STANDARD:
+        if self.sentences and self.input != STANDARD_PATH:
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
         self.check_search()
         super().__post_init__()
@@ -241,7 +241,7 @@ def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenize
     options: dict[str, Any] = {**arguments.options, "chunk_size": arguments.chunk_size}
     if arguments.prefix_file is not None:
         options["prefixes"] = read_texts(arguments.prefix_file)
-    if not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty():
+    if not arguments.sentences and arguments.input == STANDARD_PATH and sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         options |= {"chunk_size": 1, "progress": False}  # each line is translated before the next is read
     texts: Iterable[str] = arguments.sentences

@@ -60,7 +60,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = 0
         self.pad_to_multiple_of = pad_to_multiple_of
         self.retokenized = retokenized
-        self.step_batches = num_processes * gradient_accumulation_steps
+        self.batches_per_step = num_processes * gradient_accumulation_steps
         self.pairs = np.repeat(np.arange(len(lengths)), 1 if weights is None else weights)
         self.set_lengths(lengths)
         if len(self.pairs) < num_processes:
@@ -75,7 +75,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             )
         by_length = self._sort(np.arange(len(self.pairs)))
         starts = _batch_starts(self.lengths[by_length], max_tokens)
-        self.starts = _split_largest(starts, len(self.pairs), self.step_batches)
+        self.batch_starts = _split_largest(starts, len(self.pairs), self.batches_per_step)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next iteration and the tokens of retokenized pairs."""
@@ -89,12 +89,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.lengths = _round_up(lengths, self.pad_to_multiple_of)[self.pairs]
 
     def __len__(self) -> int:
-        return self.step_batches * math.ceil(len(self.starts) / self.step_batches)
+        return self.batches_per_step * math.ceil(len(self.batch_starts) / self.batches_per_step)
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
         order = self._sort(random.permutation(len(self.pairs)))
-        batches = np.split(self.pairs[order], self.starts[1:])
+        batches = np.split(self.pairs[order], self.batch_starts[1:])
         for number in np.resize(random.permutation(len(batches)), len(self)):
             yield batches[number].tolist()
 

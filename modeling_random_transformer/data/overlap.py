@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from .sources import SIDES
-from .words import text_key
+from .words import words_digest
 
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
@@ -14,7 +14,7 @@ Counts = dict[str, int]  # numbers of texts that two sets share
 
 
 def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") -> dict[str, Counts]:
-    """The number of texts of other sets that occur on the same side of the training set, compared by `text_key`.
+    """The number of texts of other sets that occur on the same side of the training set, compared by `words_digest`.
 
     The training set is read once, in about 10 µs per pair. Only the keys of the other sets are kept in memory.
 
@@ -28,11 +28,11 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     """
     shared = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
     for side in SIDES:
-        keys_by_set = {name: [*map(text_key, pairs[side])] for name, pairs in held_out.items()}
+        keys_by_set = {name: [*map(words_digest, pairs[side])] for name, pairs in held_out.items()}
         unseen = set(chain.from_iterable(keys_by_set.values()))
         for corpus in train:
             for batch in corpus.iter(1000):
-                unseen.difference_update(map(text_key, batch[side]))
+                unseen.difference_update(map(words_digest, batch[side]))
         for name, keys in keys_by_set.items():
             seen = [key for key in keys if key not in unseen]
             shared[name][side] = len(seen)

@@ -153,9 +153,9 @@ class TokenBudgetStream(IterableDataset):
     def _buffers(self, epoch: int) -> Iterator[list[TokenizedPair]]:
         """Buffers of pairs. A last buffer with too few pairs for a step is merged into the previous buffer."""
         previous: list[TokenizedPair] = []
-        step_batches = self.num_processes * self.gradient_accumulation_steps
-        for buffer in chunks(self._pairs(epoch), max(self.buffer_pairs, step_batches)):
-            if previous and len(buffer) >= step_batches:
+        batches_per_step = self.num_processes * self.gradient_accumulation_steps
+        for buffer in chunks(self._pairs(epoch), max(self.buffer_pairs, batches_per_step)):
+            if previous and len(buffer) >= batches_per_step:
                 yield previous
                 previous = []
             previous = previous + buffer

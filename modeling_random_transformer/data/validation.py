@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ON_INVALID = ("error", "skip")
-SHOWN = 10  # line numbers in a report, for each reason
+MAX_SHOWN_LINES = 10  # line numbers in a report, for each reason
 MAX_NOT_UTF8 = 0.2  # a file with a larger share of such lines has another encoding; only its ASCII texts would remain
 
 
@@ -43,7 +43,7 @@ class ValidationReport:
         """Count one more invalid line."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         numbers = self.first.setdefault(reason, [])
-        if len(numbers) < SHOWN:
+        if len(numbers) < MAX_SHOWN_LINES:
             numbers.append(number)
 
     def valid_lines(self, lines: Iterable[Line]) -> Iterator[ParallelLine]:
@@ -93,7 +93,7 @@ class ValidationReport:
         reasons = []
         for reason, count in self.counts.items():
             numbers = ", ".join(map(str, self.first[reason]))
-            more = ", …" if count > SHOWN else ""
+            more = ", …" if count > MAX_SHOWN_LINES else ""
             reasons.append(f"{count:,} {reason} (line {numbers}{more})")
         return f"{self.name}: {self.invalid:,} of {self.lines:,} lines are invalid: {'; '.join(reasons)}"
 

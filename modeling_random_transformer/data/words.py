@@ -78,7 +78,7 @@ def digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def text_key(text: str) -> bytes:
+def words_digest(text: str) -> bytes:
     """A digest of 64 bits of the visible words of a text, regardless of case, punctuation and Unicode form.
 
     A text without words, such as an emoji, is compared completely.

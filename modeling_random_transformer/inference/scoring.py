@@ -114,7 +114,9 @@ class PairModel(ABC):
         self.pipe.warns = False
         self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
-        self.recorded: dict[str, Any] = {}  # settings that change the results, without the model and its languages
+        self.effective_options: dict[
+            str, Any
+        ] = {}  # settings that change the results, without the model and its languages
 
     @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
@@ -172,7 +174,7 @@ class Scorer(PairModel):
     def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
         super().__init__(*args, **options)
         self.token_scores = token_scores
-        self.recorded = {"token_scores": token_scores}
+        self.effective_options = {"token_scores": token_scores}
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)

@@ -28,10 +28,10 @@ from ..tokenization_random_transformer import is_blank, is_iterable_of_texts
 from ..verification_random_transformer import generation_option
 from .candidates import Candidate, Row, TranslateRows
 
-LENGTH_PENALTY = 0.6  # paper 6.1
+PAPER_LENGTH_PENALTY = 0.6  # paper 6.1
 # Beam search starts all beams except the first with a score of -1e9. Beams keep this score if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
-EXCLUDED = -1e6
+MAX_EXCLUDED_SCORE = -1e6
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
 RESERVED = {
     "batch_size",
@@ -160,7 +160,8 @@ class TranslationOptions:
 
 def check_range(name: str, value: Any, lowest: float, highest: float, kind: Any = Real) -> None:
     """Raise a `ValueError` unless an option is `None` or a number in a range."""
-    if value is None or (isinstance(value, kind) and lowest <= value <= highest):
+    is_of_kind = isinstance(value, kind) and not isinstance(value, bool)
+    if value is None or (is_of_kind and lowest <= value <= highest):
         return
     description = "an integer" if kind is Integral else "a number"
     raise ValueError(f"{name} must be None or {description} from {lowest} to {highest}, got {value!r}.")
@@ -174,7 +175,7 @@ def is_set(value: Any) -> bool:
 def length_penalty_of(options: GenerationConfig) -> float:
     """The length penalty of a generation config, or the paper's."""
     stored = getattr(options, "length_penalty", None)
-    return LENGTH_PENALTY if stored is None else stored
+    return PAPER_LENGTH_PENALTY if stored is None else stored
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:
     """The candidates of a text in descending order of score, without excluded beams. Samples are not sorted."""
     candidates = [Candidate(answer["generated_text"], answer.get("score", 0.0), answer["tokens"]) for answer in answers]
     candidates.sort(key=lambda candidate: candidate.score, reverse=True)
-    return [candidates[0], *(candidate for candidate in candidates[1:] if candidate.score > EXCLUDED)]
+    return [candidates[0], *(candidate for candidate in candidates[1:] if candidate.score > MAX_EXCLUDED_SCORE)]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def compare_saved(
     rows = []
     for name, dtype, folders in models:
         model, tokenizer = load_models(folders, dtype, device, argument=name)
-        search = {**options, **languages.options(tokenizer), "max_source_tokens": sys.maxsize}
+        search = {**options, **languages.arguments_for(tokenizer), "max_source_tokens": sys.maxsize}
         translate(sources[:WARM_UP], model, tokenizer, **search)
         start = time.perf_counter()
         texts = translate(sources, model, tokenizer, **search)

@@ -182,7 +182,7 @@ class TrainingSet:
             self.candidates,
             model,
             tokenizer,
-            {**search, **languages.options(tokenizer)},
+            {**search, **languages.arguments_for(tokenizer)},
             name="source_text",
             max_line_tokens=max_line_tokens,
             restart=arguments.restart,
@@ -196,7 +196,7 @@ class TrainingSet:
             ValueError: no text has a reference.
         """
         references = targets_by_source(pairs_of(self.original))
-        count = sum(key_of(text) in references for text in read_texts(self.selected))
+        count = sum(stripped_line(text) in references for text in read_texts(self.selected))
         if not count:
             raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
         write_nearest(self.selected, self.candidates, self.translated, references)
@@ -215,11 +215,11 @@ def targets_by_source(pairs: Iterable[Pair]) -> dict[str, list[str]]:
     """The distinct targets of each source, as one line without whitespace at its ends."""
     targets: dict[str, dict[str, None]] = {}
     for source, target in pairs:
-        targets.setdefault(key_of(source), {})[target] = None
+        targets.setdefault(stripped_line(source), {})[target] = None
     return {source: list(distinct) for source, distinct in targets.items()}
 
 
-def key_of(text: str) -> str:
+def stripped_line(text: str) -> str:
     """The key of a text in `targets_by_source`."""
     return one_line(text).strip()
 
@@ -245,6 +245,6 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
         with open(candidates, "rb") as lines:
             groups = groupby(map(json.loads, lines), key=itemgetter("index"))
             for text, (_, records) in zip(read_texts(texts), groups, strict=True):
-                yield nearest(key_of(text), tuple(record["translation"] for record in records))
+                yield nearest(stripped_line(text), tuple(record["translation"] for record in records))
 
     write_atomically(output, encode_lines(chosen()))

@@ -28,7 +28,7 @@ MIN_OCCURRENCES = 20  # mean occurrences of a vocabulary entry in the training s
 MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
 MAX_EVALUATED = 1000  # tokens of a text that is translated in an evaluation
 SAMPLED_PAIRS = 1000  # pairs of each set whose sides are compared
-MARGIN = 1.2  # sides in one language are about equally similar
+MIN_CROSSED_RATIO = 1.2  # sides in one language are about equally similar
 COUNTED_PAIRS = 100_000  # pairs of each corpus whose letters are counted
 MIN_COUNT = 20  # observed and expected occurrences of a letter, so that a difference is not due to chance
 MIN_FACTOR = 20  # ratio of the frequencies of a letter in two orthographies
@@ -139,7 +139,7 @@ def swapped_sets(data: PreparedData) -> Iterator[str]:
     for name, (source, target) in sides.items():
         straight = len(source & train_source) + len(target & train_target)
         crossed = len(source & train_target) + len(target & train_source)
-        if crossed > MARGIN * straight:
+        if crossed > MIN_CROSSED_RATIO * straight:
             yield f"Warning: source and target of the {name} set seem to be swapped."
 
 

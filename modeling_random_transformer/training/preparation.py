@@ -82,6 +82,9 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     train_reports = reports.get("train", [])
     lines = [report.lines for report in train_reports]
     tokenizer = prepare_tokenizer(run, sum(lines))
+    is_streamed = "train" in names and run.data_args.streaming
+    if is_streamed and len(train_reports) == 1:  # the stream has a report of its own
+        del reports["train"]
     data = PreparedData(tokenizer, [*chain.from_iterable(reports.values())], texts, run.corpora["train"])
     for name, pairs in texts.items():
         tokenized, skipped = tokenize_set(run, name, pairs, tokenizer)
@@ -89,11 +92,9 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         data.reports += [report for report in skipped if report.invalid]
         if name == "train":
             data.corpus_sizes = [*map(len, tokenized)]
-    if "train" in names and run.data_args.streaming:
+    if is_streamed:
         data.corpus_sizes = [report.valid for report in train_reports]
         data.stream = make_stream(run, lines, tokenizer)
-        if len(train_reports) == 1:  # the stream has a report of its own
-            data.reports.remove(train_reports[0])
     if run.args.process_index == 0:
         for report in data.reports:
             logger.log(logging.WARNING if report.invalid else logging.INFO, "%s", report)

@@ -21,7 +21,7 @@ from ..inference.confidence import CALIBRATIONS, Calibrations
 from ..tokenization_random_transformer import unicode_error
 from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
-from .run_state import SEARCH, TRAIN, Run
+from .run_state import SEARCH_STAGE, TRAIN_STAGE, Run
 from .training_arguments import TranslationTrainingArguments
 
 TRAINING_LOCK = ".training.lock"
@@ -51,9 +51,9 @@ INITIAL_FILES = (
     "*merges*",
 )
 # Arguments that may only increase when a run is resumed, to extend it.
-EXTENDABLE = ("max_steps", "num_train_epochs")
+INCREASABLE_ARGUMENTS = ("max_steps", "num_train_epochs")
 # Arguments that are not compared by value, but by the contents of files or by their product.
-CONTENTS = (
+ARGUMENTS_COMPARED_BY_CONTENT = (
     *FILE_ARGUMENTS,
     *LANGUAGE_ARGUMENTS,
     "gradient_accumulation_steps",
@@ -63,7 +63,7 @@ CONTENTS = (
     "validation_split",
 )
 # Arguments of evaluation. They may change, unless evaluation selects the weights.
-EVALUATION = (
+EVALUATION_ARGUMENTS = (
     "bf16_full_eval",
     "bleu_tokenize",
     "engine",
@@ -82,7 +82,7 @@ EVALUATION = (
 )
 # The beginnings of the names of other arguments that may change. All others that differ from their defaults are
 # compared when a run is resumed.
-FREE = (
+UNCOMPARED_PREFIXES = (
     # The place where the result is saved or published, which may be secret.
     "hub_",
     "output_dir",
@@ -126,7 +126,7 @@ def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]
     """Keyword arguments of `generate()` for the trained model, with the penalty and patience chosen in the record."""
     search = args.generate_kwargs
     if args.chooses_length_penalty:
-        facts = job.stages[SEARCH].facts
+        facts = job.stages[SEARCH_STAGE].facts
         search |= {name: facts[name] for name in ("length_penalty", "patience")}
     return search
 
@@ -145,7 +145,7 @@ def check_output_dir(folder: Path) -> None:
         raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
     Calibrations(folder)  # a damaged calibration is an error now, not after the training
     stages = Job(folder / TRAINING_RECORD).stages
-    record = stages.get(TRAIN)
+    record = stages.get(TRAIN_STAGE)
     if record is None:
         foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
     elif record.is_finished:
@@ -171,7 +171,7 @@ def begin_training(run: Run) -> None:
     """
     inputs = run_inputs(run)
     newest = newest_complete(run.folder)
-    earlier = run.job.stages.get(TRAIN, Stage(run.job))
+    earlier = run.job.stages.get(TRAIN_STAGE, Stage(run.job))
     run_id = earlier.facts.get("run_id", uuid4().hex)
     is_finished = earlier.is_finished and not earlier.changed_files()
     is_extended = is_finished and earlier.inputs != inputs
@@ -183,17 +183,17 @@ def begin_training(run: Run) -> None:
             f"use another output_dir with model_name_or_path={run.folder} to train its model further."
         )
     restart = not is_finished and newest is None  # nothing has been trained
-    stage = run.job.begin(TRAIN, inputs, restart=restart, may_change=_is_longer, needs_files=not is_finished)
+    stage = run.job.begin(TRAIN_STAGE, inputs, restart=restart, may_change=_is_longer, needs_files=not is_finished)
     if restart:
         stage.note(run_id=run_id)
 
 
 def _is_longer(name: str, earlier: Any, current: Any) -> bool:
-    return name in EXTENDABLE and None not in (earlier, current) and 0 < earlier < current
+    return name in INCREASABLE_ARGUMENTS and None not in (earlier, current) and 0 < earlier < current
 
 
 def non_default_arguments(arguments: Any) -> dict[str, Any]:
-    """The arguments of a dataclass that differ from their defaults, as JSON values, without those of `FREE`."""
+    """The arguments of a dataclass that are compared and differ from their defaults, as JSON values."""
     changed = {}
     for entry in fields(arguments):
         value = getattr(arguments, entry.name)
@@ -201,20 +201,20 @@ def non_default_arguments(arguments: Any) -> dict[str, Any]:
             value = non_default_arguments(value) or None
         value = getattr(value, "value", value)  # members of enumerations are saved by value
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        if value != default and not entry.name.startswith(FREE):
+        if value != default and not entry.name.startswith(UNCOMPARED_PREFIXES):
             changed[entry.name] = value
     return changed
 
 
 def weight_arguments(args: TranslationTrainingArguments, *other_arguments: Any) -> dict[str, Any]:
     """The training arguments, and `other_arguments`, that differ from their defaults and determine the weights."""
-    free = {*EXTENDABLE, *CONTENTS}
+    uncompared = {*INCREASABLE_ARGUMENTS, *ARGUMENTS_COMPARED_BY_CONTENT}
     if not evaluation_selects_weights(args):
-        free |= {*EVALUATION}
+        uncompared |= {*EVALUATION_ARGUMENTS}
     values: dict[str, Any] = {}
     for arguments in (*other_arguments, args):
         values |= non_default_arguments(arguments)
-    return {name: value for name, value in values.items() if name not in free}
+    return {name: value for name, value in values.items() if name not in uncompared}
 
 
 def run_inputs(run: Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..data.validation import ValidationReport
 from .arguments import DataArguments, ModelArguments, split_and_label
 from .training_arguments import TranslationTrainingArguments
 
-TRAIN, SEARCH = "train", "search"  # stages of the record
+TRAIN_STAGE, SEARCH_STAGE = "train", "search"  # stages of the record
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Run:
     @property
     def training_stage(self) -> Stage:
         """The stage of the training."""
-        return self.job.stages[TRAIN]
+        return self.job.stages[TRAIN_STAGE]
 
 
 @dataclass

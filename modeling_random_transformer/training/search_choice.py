@@ -20,7 +20,7 @@ from ..base.files import markdown_table
 from ..inference.evaluation import decode_rows
 from .model_init import set_generation_config
 from .run_record import final_search, validation_fingerprints
-from .run_state import SEARCH, Run
+from .run_state import SEARCH_STAGE, Run
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def search_inputs(run: Run) -> dict[str, Any]:
 
 def is_search_chosen(run: Run) -> bool:
     """Whether the options of the search are given, or were chosen for the trained model."""
-    return not run.args.chooses_length_penalty or run.job.has_finished(SEARCH, search_inputs(run))
+    return not run.args.chooses_length_penalty or run.job.has_finished(SEARCH_STAGE, search_inputs(run))
 
 
 def choose_search(run: Run, trainer: TranslationTrainer) -> None:
@@ -65,7 +65,7 @@ def choose_search(run: Run, trainer: TranslationTrainer) -> None:
         return {"length_penalty": best.length_penalty, "patience": best.patience, "searches": searches}
 
     if not call_on_main_process(lambda: is_search_chosen(run)):
-        run.job.run(SEARCH, search_inputs(run), choose, everywhere=True, may_change=True)
+        run.job.run(SEARCH_STAGE, search_inputs(run), choose, everywhere=True, may_change=True)
         if run.args.process_index == 0:
             # A warning, so that the choice is shown by default.
             logger.warning("%s", describe_choice(run))
@@ -111,7 +111,7 @@ def describe_choice(run: Run) -> str:
     """Markdown with the chosen length penalty and patience and a table of the scores; empty if they were given."""
     if not run.args.chooses_length_penalty:
         return ""
-    facts = run.job.stages[SEARCH].facts
+    facts = run.job.stages[SEARCH_STAGE].facts
     table = markdown_table(("patience", "length penalty", "score", "length ratio"), facts["searches"])
     return (
         f"The length penalty {facts['length_penalty']} and the patience {facts['patience']} were chosen on at most "

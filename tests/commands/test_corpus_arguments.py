@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer.commands.command_line import STANDARD
+from modeling_random_transformer.commands.command_line import STANDARD_PATH
 from modeling_random_transformer.commands.corpus_arguments import (
     CorpusArguments,
     CorpusOutputArguments,
@@ -83,7 +83,7 @@ def test_lines_are_written_in_parts_from_file_to_file_only(is_resumable, files, 
             raise OSError("no space")
         return lines.pop()
 
-    options = {"output": tmp_path / "out.txt" if is_resumable else STANDARD, "chunk_size": 1}
+    options = {"output": tmp_path / "out.txt" if is_resumable else STANDARD_PATH, "chunk_size": 1}
     arguments = PairArguments(model=[translator_folder], **files, **options)
     with pytest.raises(OSError, match="no space"):
         arguments.write_lines(Aligner, line_of, {})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_random_transformer.data.overlap import describe_overlap, shared_texts
-from modeling_random_transformer.data.words import text_key
+from modeling_random_transformer.data.words import words_digest
 
 PAIRS = st.lists(st.tuples(*[st.sampled_from(["a", "A.", "b", "c!", "C", "d", "?"])] * 2), min_size=1, max_size=5)
 
@@ -23,8 +23,8 @@ def test_counts_are_those_of_comparing_all_texts(corpora, validation, test):
     for name, pairs in held_out.items():
         counts = {"pairs": len(pairs)}
         for index, side in enumerate(("source", "target")):
-            known = {text_key(pair[index]) for corpus in corpora for pair in corpus}
-            counts[side] = sum(text_key(pair[index]) in known for pair in pairs)
+            known = {words_digest(pair[index]) for corpus in corpora for pair in corpus}
+            counts[side] = sum(words_digest(pair[index]) in known for pair in pairs)
         if counts["source"] or counts["target"]:
             expected[name] = counts
     sets = {name: dataset(pairs) for name, pairs in held_out.items()}

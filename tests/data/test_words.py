@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data.words import LETTERS, WORD, digest, scripts_of, text_key
+from modeling_random_transformer.data.words import LETTERS, WORD, digest, scripts_of, words_digest
 
 JAPANESE = "犬はボールで遊んでいる。"
 
@@ -45,7 +45,7 @@ def test_scripts_have_a_share_of_the_letters_and_are_in_its_order(text, scripts)
     ],
 )
 def test_compatibility_characters_and_case_do_not_change_the_key(text, plain):
-    assert text_key(text) == text_key(plain) == text_key(text.lower()) == text_key(plain.upper())
+    assert words_digest(text) == words_digest(plain) == words_digest(text.lower()) == words_digest(plain.upper())
 
 
 def test_letters_of_several_scripts_and_marks_count_for_no_script():
@@ -59,23 +59,23 @@ WORDS = st.lists(st.text("aéßﬁ℃жσकि가", min_size=1).filter(lambda w
 
 @given(WORDS, st.sampled_from([" ", ", ", " – ", "!  ", "\u200c "]), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
 def test_punctuation_and_unicode_form_do_not_change_the_key(words, separator, form):
-    key = text_key(" ".join(words))
-    assert text_key(unicode_form(form, separator.join(words)) + ".") == key
-    assert text_key(" ".join([*words, "other"])) != key
+    key = words_digest(" ".join(words))
+    assert words_digest(unicode_form(form, separator.join(words)) + ".") == key
+    assert words_digest(" ".join([*words, "other"])) != key
 
 
 def test_invisible_joiners_do_not_change_the_key():
-    assert text_key("می\u200cخواهم") == text_key("می\u200dخواهم") == text_key("میخواهم")
+    assert words_digest("می\u200cخواهم") == words_digest("می\u200dخواهم") == words_digest("میخواهم")
 
 
 @pytest.mark.parametrize(("first", "second"), [("❤", "😀"), ("!", "?"), ("", "!")])
 def test_texts_without_words_are_compared_completely(first, second):
-    assert text_key(first) != text_key(second)
+    assert words_digest(first) != words_digest(second)
 
 
 @given(st.text(st.characters(), max_size=5))
 def test_a_digest_has_64_bits_for_any_text(text):
-    for key in (digest(f"{text}\ud800"), text_key(text)):
+    for key in (digest(f"{text}\ud800"), words_digest(text)):
         assert len(key) == 8
 
 

@@ -154,6 +154,7 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"return_scores": True}, "return_scores must not be given, got True."),
         ({"target_prefix": "el"}, "target_prefix must not be given, got 'el'."),
         ({"length_penalty": "1"}, "length_penalty must be None or a number from -2 to 10, got '1'."),
+        ({"length_penalty": True}, "length_penalty must be None or a number from -2 to 10, got True."),
         ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
         ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
         ({"seed": 1.5}, f"seed must be None or an integer from -{2**62} to {2**62}, got 1.5."),

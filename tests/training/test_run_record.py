@@ -15,12 +15,12 @@ from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.run_record import (
-    CONTENTS,
-    EVALUATION,
-    EXTENDABLE,
-    FREE,
+    ARGUMENTS_COMPARED_BY_CONTENT,
+    EVALUATION_ARGUMENTS,
+    INCREASABLE_ARGUMENTS,
     TRAINING_LOCK,
     TRAINING_RECORD,
+    UNCOMPARED_PREFIXES,
     folder_digest,
 )
 from modeling_random_transformer.training.trainer import TranslationTrainer
@@ -183,14 +183,16 @@ def test_arguments_may_change_after_a_failed_start(corpus):
 
 
 def test_free_arguments_are_named_once_and_exist():
-    names = [*CONTENTS, *EVALUATION, *EXTENDABLE]
+    names = [*ARGUMENTS_COMPARED_BY_CONTENT, *EVALUATION_ARGUMENTS, *INCREASABLE_ARGUMENTS]
     assert len(names) == len(set(names))
     kinds = (DataArguments, ModelArguments, TranslationTrainingArguments, AcceleratorConfig)
     known = {entry.name for kind in kinds for entry in fields(kind)}
-    unknown = {*names} - known | {start for start in FREE if not any(name.startswith(start) for name in known)}
+    unknown = {*names} - known | {
+        start for start in UNCOMPARED_PREFIXES if not any(name.startswith(start) for name in known)
+    }
     assert not unknown or version.parse(transformers.__version__) < version.parse("5.23")
     determining = ("seed", "learning_rate", "ignore_data_skip", "average_tokens_across_devices")
-    assert not any(name.startswith(FREE) for name in determining)
+    assert not any(name.startswith(UNCOMPARED_PREFIXES) for name in determining)
 
 
 def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):

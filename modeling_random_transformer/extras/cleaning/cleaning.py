@@ -21,7 +21,7 @@ from ...data.words import scripts_of
 from ...inputs_random_transformer import drop_none
 from .filters import CleaningOptions, filters_of
 from .normalization import normalized
-from .splitting import HELD_OUT, HELD_OUT_SETS, Split, name_of_set
+from .splitting import HELD_OUT_SETS, SHARES_HELD_OUT_TEXT, Split, name_of_set
 from .traits import traits
 
 EXAMPLES = 3  # examples per reason
@@ -334,8 +334,8 @@ def _write_pairs(
         for pair in _cleaned(corpus, settings, report, reject):
             set_name = held_out.set_of(pair)
             if set_name is None:
-                report.drop(pair, HELD_OUT)
-                reject(pair, HELD_OUT)
+                report.drop(pair, SHARES_HELD_OUT_TEXT)
+                reject(pair, SHARES_HELD_OUT_TEXT)
                 continue
             bar.update()
             report.sets[set_name] += 1

@@ -18,7 +18,7 @@ from ...configuration_random_transformer import is_number
 from ...data.lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
-from ...data.words import LETTER, LETTERS, WORD, digest, text_key
+from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
 from ...inputs_random_transformer import check_choice, drop_none
 from ...tokenization_random_transformer import has_letters, is_blank
 
@@ -101,7 +101,7 @@ class CleaningOptions:
     @cached_property
     def excluded_keys(self) -> frozenset[bytes]:
         """The keys of the texts in the files of `exclude`, which are read once for all passes over a corpus."""
-        return frozenset(text_key(text) for path in self.exclude or () for text in excluded_texts(path))
+        return frozenset(words_digest(text) for path in self.exclude or () for text in excluded_texts(path))
 
 
 def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
@@ -126,7 +126,7 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         yield _filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
     if options.exclude:
         for side in SIDES:
-            yield _filter_of_side(side, lambda text: text_key(text) not in options.excluded_keys, EXCLUDED)
+            yield _filter_of_side(side, lambda text: words_digest(text) not in options.excluded_keys, EXCLUDED)
     if options.duplicates != "off":
         yield _duplicate_filter(options.duplicates)
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from ...base.formats import COMPRESSIONS
 from ...data.sources import ParallelLine
-from ...data.words import text_key
+from ...data.words import words_digest
 
 HELD_OUT_SETS = ("validation", "test")
-HELD_OUT = "shares a text with the validation or test set"
+SHARES_HELD_OUT_TEXT = "shares a text with the validation or test set"
 CANDIDATES = 4  # candidates per held-out pair: a pair with a text of an earlier one is not chosen
 
 
@@ -29,7 +29,7 @@ class Split:
     """The pairs of the validation and test sets.
 
     The choice is random and depends on the pairs only, not on their order. No two chosen pairs share a source or a
-    target, as `text_key` compares them.
+    target, as `words_digest` compares them.
 
     The first attempt keeps only some candidates in memory. If they share too many texts, a second one has the keys of
     all pairs (about 300 bytes each).
@@ -66,9 +66,9 @@ class Split:
             return "train"
         if pair.number in self.sets:
             return self.sets[pair.number]
-        if text_key(pair.source) in self.source_keys:
+        if words_digest(pair.source) in self.source_keys:
             return None
-        if text_key(pair.target) in self.target_keys:
+        if words_digest(pair.target) in self.target_keys:
             return None
         return "train"
 
@@ -76,8 +76,8 @@ class Split:
 def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
     """The keys of pairs, with random numbers that depend on the texts."""
     for pair in pairs:
-        source = text_key(pair.source)
-        target = text_key(pair.target)
+        source = words_digest(pair.source)
+        target = words_digest(pair.target)
         rank = blake2b(source + target, digest_size=8).digest()
         yield RankedPair(rank, pair.number, source, target)
 

@@ -26,7 +26,7 @@ STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `number` its number from 1, `p` a parameter of a module,
 # `qkv` a projection, `linear` a layer of the feed-forward network, and `module` a module of a layer by the name that
 # this model, MarianMT and fairseq share.
-PLACEHOLDERS = {
+NAME_PLACEHOLDERS = {
     "stack": "encoder|decoder",
     "i": r"\d+",
     "number": r"[1-9]\d*",
@@ -340,9 +340,9 @@ class StateDictMapper:
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression for a name with `PLACEHOLDERS`, such as `{stack}.layers.{i}.fc1.{p}`."""
+    """A regular expression for a name with `NAME_PLACEHOLDERS`, such as `{stack}.layers.{i}.fc1.{p}`."""
     parts = re.split(r"\{(\w+)\}", pattern)
-    groups = [f"(?P<{part}>{PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
+    groups = [f"(?P<{part}>{NAME_PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
     return re.compile("".join(groups))
 
 

@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor
 from transformers import PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json, write_json
-from ...inference.translation import LENGTH_PENALTY
+from ...inference.translation import PAPER_LENGTH_PENALTY
 from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import LANGUAGE_CODE
@@ -160,7 +160,7 @@ def load(folder: StrPath) -> EngineTranslate:
     package = Path(scratch.name, packages[0].stem)
     prefix = read_json(package / "metadata.json").get("target_prefix", "")
     target_prefix = [prefix] if prefix else []
-    penalty = read_json(package / "model" / "config.json").get(PENALTY, LENGTH_PENALTY)
+    penalty = read_json(package / "model" / "config.json").get(PENALTY, PAPER_LENGTH_PENALTY)
     tokenizer = SentencePieceProcessor(model_file=str(package / "sentencepiece.model"))
     engine = ParallelTranslator(package / "model")  # loads the model when it is needed
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json
-from ...inference.translation import LENGTH_PENALTY
+from ...inference.translation import PAPER_LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts, without_extra_spaces
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
@@ -51,7 +51,7 @@ ACTIVATIONS = {
 SEARCH = "search"
 PREFIX = "source_prefix"
 PENALTY = "length_penalty"
-PATIENCE = "patience"
+PATIENCE_KEY = "patience"
 BATCH_SIZE = 32  # sources of similar length that one thread translates together
 BATCH_TOKENS = 4096  # limit on their tokens, with padding
 SHORTLIST_BATCH = 8  # batch size with a shortlist, which contains the tokens for all sources of the batch
@@ -124,8 +124,8 @@ def load(folder: StrPath) -> EngineTranslate:
         raise ValueError(f"folder must contain a config.json with {SEARCH!r}, got {str(folder)!r}: export it again.")
     options = dict(config[SEARCH])
     first = options.pop("target_prefix")
-    options["length_penalty"] = config.get(PENALTY, LENGTH_PENALTY)
-    options["patience"] = config.get(PATIENCE, 1)
+    options["length_penalty"] = config.get(PENALTY, PAPER_LENGTH_PENALTY)
+    options["patience"] = config.get(PATIENCE_KEY, 1)
     keeps_without_letters = getattr(tokenizer, "keep_without_letters", True)
     engine = ParallelTranslator(folder)
 
@@ -292,7 +292,7 @@ def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target
     config.add_attribute(SEARCH, arguments)
     config.add_attribute(PREFIX, search.prefix)
     config.add_attribute(PENALTY, search.length_penalty)
-    config.add_attribute(PATIENCE, search.patience)
+    config.add_attribute(PATIENCE_KEY, search.patience)
 
 
 def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -42,7 +42,7 @@ NAME = "CTranslate2"
 # CTranslate2 stops when beams · patience hypotheses have finished. With higher length penalties, a model that was
 # trained on little data prefers long hypotheses, and no patience gives the scores of `generate()`
 # (docs/results/engines.md).
-PATIENCE = 2
+ENGINE_PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 # The defaults of `generate()` for options that neither the call nor the model sets.
@@ -264,7 +264,7 @@ class CTranslate2Engine:
             sources,
             self.target_prefixes(prefixes, search, len(sources)),
             beam_size=options.num_beams,
-            patience=search.patience if options.early_stopping else PATIENCE,
+            patience=search.patience if options.early_stopping else ENGINE_PATIENCE,
             num_hypotheses=options.num_return_sequences,
             length_penalty=options.length_penalty if options.num_beams > 1 else 0,
             min_decoding_length=search.min_new_tokens,

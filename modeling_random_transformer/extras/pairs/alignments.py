@@ -91,7 +91,7 @@ class Aligner(PairModel):
         self.layer = layer
         self.step = step
         self.spans_of = spans_of
-        self.recorded = {"layer": layer, "step": step}
+        self.effective_options = {"layer": layer, "step": step}
 
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
         """The texts with one space between words, which have the same numbers, unless several spaces are content."""

@@ -15,7 +15,7 @@ from ..characters import is_mark, is_wide
 from .alignments import Aligner, Links
 from .words import Span
 
-PLACEHOLDERS = re.compile(rf"(?:{PLACEHOLDER.pattern})(?:\s*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
+ADJACENT_PLACEHOLDERS = re.compile(rf"(?:{PLACEHOLDER.pattern})(?:\s*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
 CLOSING = (*".,;:!?)",)  # no space before these
@@ -130,7 +130,7 @@ class ProtectedText:
         return by_source[-1] + 1 if by_source and index < len(self.text) else len(units)
 
 
-def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
+def protect(text: str, copied: re.Pattern[str] = ADJACENT_PLACEHOLDERS) -> ProtectedText:
     """Separate a text from its copied parts. Adjacent placeholders are one part."""
     kept = ""
     position = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...base.files import write_atomically
 from ...training.model_card import command_of, with_portable_paths
-from ...training.run_record import FREE
+from ...training.run_record import UNCOMPARED_PREFIXES
 
 
 def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
@@ -19,7 +19,7 @@ def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str
         flags: the flags of `train` that follow it, each with its values. Those that have no effect on the result are
             left out: they may be secret, as `--hub_token`.
     """
-    names = tuple(f"--{name}" for name in FREE if name != "output_dir")
+    names = tuple(f"--{name}" for name in UNCOMPARED_PREFIXES if name != "output_dir")
     shown = [[recipe], *(flag for flag in flags if not flag[0].startswith(names))]
     command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
     content = path.read_text(encoding="utf-8")

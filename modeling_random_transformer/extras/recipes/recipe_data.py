@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 # The beginnings of the names of each set's files.
 SET_FILES = {"train": "data", "validation": "data.validation", "test": "data.test"}
-HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
+MAX_HELD_OUT_PAIRS = 1000  # of a validation or test set
+PAIRS_PER_HELD_OUT_PAIR = 20  # at least, in the corpus
 
 
 def files_of(folder: Path, split: str = "train") -> list[Path]:
@@ -81,7 +82,7 @@ def split_corpus(data_args: DataArguments, folder: Path) -> dict[str, Any]:
         raise ValueError("validation_source_file must be given with several corpora or a test set, got None.")
     [corpus] = corpora
     remaining = sum(1 for _ in clean_pairs(corpus))
-    size = max(1, min(HELD_OUT, remaining // SHARE))
+    size = max(1, min(MAX_HELD_OUT_PAIRS, remaining // PAIRS_PER_HELD_OUT_PAIR))
     folder.mkdir(parents=True, exist_ok=True)
     with reraise_as_value_error(f"validation_source_file must be given if {corpus} cannot be divided"):
         report = clean_files(corpus, *files_of(folder), split=(size, size))

@@ -36,7 +36,7 @@ from ...training.arguments import (
 )
 from ...training.model_card import CARD, set_section
 from ...training.run import train_translation
-from ...training.run_record import EXTENDABLE, weight_arguments
+from ...training.run_record import INCREASABLE_ARGUMENTS, weight_arguments
 from ...training.run_state import RunResult
 from ...training.training_arguments import TRAINING_ARGUMENTS
 from .recipe_card import set_origin
@@ -177,7 +177,7 @@ class RecipeRun:
 
         data_args, model_args, args = self.plan.arguments_of(stage)
         inputs = asdict(stage)
-        for name in EXTENDABLE:
+        for name in INCREASABLE_ARGUMENTS:
             inputs[name] = getattr(args, name)
         inputs |= weight_arguments(args, data_args, model_args)
         for name, path in self.plan.texts_of(stage).items():

@@ -9,7 +9,7 @@ from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inputs_random_transformer import LanguageTags, check_string
 from ...pipeline_random_transformer import Seq2SeqPipeline
-from ..pairs.placement import PLACEHOLDERS, ProtectedText, align_units, protect
+from ..pairs.placement import ADJACENT_PLACEHOLDERS, ProtectedText, align_units, protect
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CopyingTranslator:
     translate_rows: TranslateRows
     pipe: Seq2SeqPipeline
     languages: LanguageTags
-    copied: Pattern[str] = PLACEHOLDERS
+    copied: Pattern[str] = ADJACENT_PLACEHOLDERS
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row. A text with a prefix, which may contain copied parts, is not changed.

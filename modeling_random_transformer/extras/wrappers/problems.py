@@ -12,7 +12,7 @@ from functools import cached_property
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.words import WORD, text_key
+from ...data.words import WORD, words_digest
 from ...inference.candidates import Candidate
 from ...inference.confidence import find_calibration
 from ..cleaning.filters import script_filter
@@ -33,7 +33,8 @@ NGRAM, REPETITIONS = 4, 3  # this many equal n-grams of words are a loop
 EQUAL_WORDS, WORDS_PER_EQUAL = 4, 3  # this many equal words are a loop, if they are at least one in three
 COPIED_WORDS = 4  # fewer may be a name
 # Limits on the characters of a translation: multiples of the expected length, and characters beyond them.
-SHORTEST, LONGEST, MARGIN = 0.25, 3.0, 30
+MIN_EXPECTED_RATIO, MAX_EXPECTED_RATIO = 0.25, 3.0
+MARGIN_CHARACTERS = 30
 MIN_SCRIPT_SHARE = 0.5
 
 
@@ -61,7 +62,7 @@ class Detector:
         problems = []
         if has_loop(source, translation):
             problems.append(LOOP)
-        if text_key(source) == text_key(translation) and len(WORD.findall(source)) >= COPIED_WORDS:
+        if words_digest(source) == words_digest(translation) and len(WORD.findall(source)) >= COPIED_WORDS:
             problems.append(COPY)
         if self.end_token and candidate.tokens[-1] != self.end_token:
             problems.append(UNFINISHED)
@@ -82,7 +83,8 @@ class Detector:
         """Whether a translation is much longer or shorter than its source predicts."""
         expected = self.length_ratio * len(source.strip())
         length = len(translation.strip())
-        return length > LONGEST * expected + MARGIN or length < SHORTEST * (expected - MARGIN)
+        is_too_long = length > MAX_EXPECTED_RATIO * expected + MARGIN_CHARACTERS
+        return is_too_long or length < MIN_EXPECTED_RATIO * (expected - MARGIN_CHARACTERS)
 
 
 def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Detector:

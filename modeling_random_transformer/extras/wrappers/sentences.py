@@ -30,10 +30,12 @@ from .copying import CopyingTranslator
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 128  # tokens of a sentence, without `max_source_tokens`: few sentences of training corpora are longer
+MAX_SENTENCE_TOKENS = (
+    128  # tokens of a sentence, without `max_source_tokens`: few sentences of training corpora are longer
+)
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
 CLAUSE_END, WORD_END, ANY_PLACE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
-SPECIAL = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
+MAX_ADDED_TOKENS = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
 # The markers of list items, headings and quotes at the beginning of a line
 MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
 
@@ -101,7 +103,7 @@ class SentenceSplitter:
         self.segment = segment
         self.reports_cuts = reports_cuts
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
-        self.limit = limit if max_source_tokens else min(limit, LONGEST)
+        self.limit = limit if max_source_tokens else min(limit, MAX_SENTENCE_TOKENS)
         self.src_lang = language if tokenizer_languages(pipe.tokenizer) else None
         self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").replace("-", "_").split("_")[0]
 
@@ -152,7 +154,7 @@ class SentenceSplitter:
         """Whether a text has too many tokens as a source of the model. To find out, a short one is not tokenized."""
         text = (getattr(self.pipe.model.config, "prefix", None) or "") + without_extra_spaces(self.pipe.tokenizer, text)
         forms = text, unicodedata.normalize("NFKD", text)  # the tokenizer may normalize
-        if max(len(form.encode()) for form in forms) <= self.limit - SPECIAL:
+        if max(len(form.encode()) for form in forms) <= self.limit - MAX_ADDED_TOKENS:
             return False
         ids = encode_texts(self.pipe.tokenizer, text, src_lang=self.src_lang, verbose=False)["input_ids"]
         return len(ids) > self.limit

@@ -39,7 +39,7 @@ CASES: dict[str, Callable[[str], str]] = {
 SOURCE_CHANGES = ("lower", "typos")  # the other changes are made on both sides
 NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # the number 1 is excluded, since its noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
-PLACEHOLDERS = (
+EXAMPLE_PLACEHOLDERS = (
     "{name}",
     "{{name}}",
     "${name}",
@@ -123,7 +123,7 @@ class Augmentation:
             copy = "".join(random.choice([*digits], length))
         else:
             word = "".join(random.choice([*ascii_lowercase], length))
-            copy = random.choice(PLACEHOLDERS).replace("name", word)
+            copy = random.choice(EXAMPLE_PLACEHOLDERS).replace("name", word)
         if number:
             replace = partial(re.sub, rf"\b{number}\b", copy)
             return partial(self._edited, replace)

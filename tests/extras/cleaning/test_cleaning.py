@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from modeling_random_transformer import cli
 from modeling_random_transformer.data import InvalidLine, ParallelLine, ParallelText, read_texts
 from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR, NOT_UTF8
-from modeling_random_transformer.data.words import text_key
+from modeling_random_transformer.data.words import words_digest
 from modeling_random_transformer.extras.cleaning import CleaningReport, clean_files, clean_pairs, cleaning, filters
 from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE
-from modeling_random_transformer.extras.cleaning.splitting import HELD_OUT
+from modeling_random_transformer.extras.cleaning.splitting import SHARES_HELD_OUT_TEXT
 from tests.helpers.command_line import exit_status
 from tests.helpers.corpora import read_pairs
 
@@ -260,10 +260,10 @@ def test_split(outputs, validation, tmp_path, monkeypatch):
         sets = [set(read_pairs(*map(Path, paths))) for paths in (outputs, validation, tests)]
         assert [*map(len, sets)] == [*report.sets.values()] == [report.valid - 13, 8, 5]
         for side in (0, 1):
-            keys = [{text_key(pair[side]) for pair in pairs_of_set} for pairs_of_set in sets]
+            keys = [{words_digest(pair[side]) for pair in pairs_of_set} for pairs_of_set in sets]
             assert len(set.union(*keys)) == sum(map(len, keys))
         dropped = [line.split("\t") for line in Path("r.tsv").read_text().splitlines()]
-        assert len(dropped) == report.counts[HELD_OUT] == len(pairs) - report.valid > 0
+        assert len(dropped) == report.counts[SHARES_HELD_OUT_TEXT] == len(pairs) - report.valid > 0
         sets_by_order.append(sets)
     assert sets_by_order[0] == sets_by_order[1]
 
