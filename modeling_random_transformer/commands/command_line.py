@@ -122,10 +122,9 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-STANDARD_PATH = Path(STANDARD_STREAM)
-
-
 # Arguments
+
+STANDARD_PATH = Path(STANDARD_STREAM)
 
 
 def existing_file(text: str) -> Path:

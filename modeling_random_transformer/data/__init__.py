@@ -4,7 +4,7 @@
 corpus = ParallelText("train.en", "train.es")
 pairs, report = load_pairs(corpus, on_invalid="skip")  # validated and memory-mapped
 tokens, report = tokenize_pairs(pairs, tokenizer, LengthLimits(source=256))
-batches = TokenBudgetSampler(lengths_of(tokens), max_tokens=4096)
+sampler = TokenBudgetSampler(lengths_of(tokens), max_tokens=4096)
 ```
 """
 

@@ -136,7 +136,7 @@ class TokenBudgetStream(IterableDataset):
         """This process's batches of one epoch."""
         for index, pairs in enumerate(self._buffers(number)):
             seeds = np.random.SeedSequence([self.seed, number, index])
-            batches = TokenBudgetSampler(
+            sampler = TokenBudgetSampler(
                 _lengths(pairs),
                 self.max_tokens,
                 self.num_processes,
@@ -145,8 +145,8 @@ class TokenBudgetStream(IterableDataset):
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
             if self.retokenizer is not None:
-                batches.set_lengths(lengths_of(pairs))
-            for batch in islice(batches, self.process_index, None, self.num_processes):
+                sampler.set_lengths(lengths_of(pairs))
+            for batch in islice(sampler, self.process_index, None, self.num_processes):
                 yield [{name: pairs[i][name] for name in IDS} for i in batch]  # the collator adds the mask
         self.report.check("skip")
 

@@ -107,7 +107,7 @@ def test_batches_are_as_large_as_the_budget_allows(pairs):
             expected.append([])
         expected[-1].append(index)
     assert sorted(map(len, sampler)) == sorted(map(len, expected))
-    assert sampler.starts == np.cumsum([0, *map(len, expected[:-1])]).tolist()
+    assert sampler.batch_starts == np.cumsum([0, *map(len, expected[:-1])]).tolist()
 
 
 @given(

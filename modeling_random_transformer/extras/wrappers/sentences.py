@@ -30,9 +30,8 @@ from .copying import CopyingTranslator
 
 logger = logging.getLogger(__name__)
 
-MAX_SENTENCE_TOKENS = (
-    128  # tokens of a sentence, without `max_source_tokens`: few sentences of training corpora are longer
-)
+# The limit without `max_source_tokens`: few sentences of training corpora are longer.
+MAX_SENTENCE_TOKENS = 128
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
 CLAUSE_END, WORD_END, ANY_PLACE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
 MAX_ADDED_TOKENS = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
