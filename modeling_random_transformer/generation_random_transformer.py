@@ -49,6 +49,7 @@ from .verification_random_transformer import (
     VERIFICATION,
     Snapshot,
     VerifiedGenerationMixin,
+    context_value,
     difference,
     generation_option,
     has_float_weights,
@@ -1031,12 +1032,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             ValueError: `patience` is invalid.
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
-        if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
-            from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
-
-            if isinstance(self, FSDPModule):
-                register_fsdp_forward_method(self, "generate")
-                return self.generate(inputs, generation_config, *args, **kwargs)
+        if registered_for_fsdp(self):
+            return self.generate(inputs, generation_config, *args, **kwargs)
         options = {**kwargs, "generation_config": generation_config}
         patience = generation_option(self, options, "patience")
         finished = None if patience is None else finished_hypotheses(self, options, patience)
@@ -1047,15 +1044,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         kwargs.pop("patience", None)
         if finished is not None:
             generation_config = without_early_stopping(generation_config, kwargs)
-        if kwargs.get("max_new_tokens") is not None:
-            kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
-        elif kwargs.get("max_length") is not None:
-            kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length beside a saved one
-        token = FINISHED_HYPOTHESES.set(finished)
-        try:
+        replace_saved_limit(kwargs)
+        with context_value(FINISHED_HYPOTHESES, finished):
             outputs = super().generate(inputs, generation_config, *args, **kwargs)
-        finally:
-            FINISHED_HYPOTHESES.reset(token)
         if finished is not None and not finished.was_queried:
             raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)
@@ -1200,6 +1191,30 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         reordered = cache if isinstance(cache, FastDecodingCache) else cache.self_attention_cache
         reordered.reorder_cache(beam_idx)
         return cache
+
+
+def registered_for_fsdp(model: nn.Module) -> bool:
+    """Register `generate()` as a method that gathers the shards of a model of FSDP2.
+
+    Returns:
+        Whether it was registered now, so that it must be called again.
+    """
+    if "generate" in vars(model) or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+    if not isinstance(model, FSDPModule):
+        return False
+    register_fsdp_forward_method(model, "generate")
+    return True
+
+
+def replace_saved_limit(kwargs: dict[str, Any]) -> None:
+    """Let `max_new_tokens` or `max_length` of a call replace the other one in the generation config."""
+    if kwargs.get("max_new_tokens") is not None:
+        kwargs.setdefault("max_length", None)  # transformers would warn
+    elif kwargs.get("max_length") is not None:
+        kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length
 
 
 def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> FinishedHypotheses | None:

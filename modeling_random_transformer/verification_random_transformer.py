@@ -8,7 +8,8 @@ definitions. It also compares one of its cached steps with a pass without a cach
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import chain
@@ -153,6 +154,16 @@ class CacheVerification:
         self.compare_recorded_step()
 
 
+@contextmanager
+def context_value(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Set a context variable within a block."""
+    earlier = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(earlier)
+
+
 # The checks of the running call of generate().
 VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", default=None)
 
@@ -172,16 +183,14 @@ class VerifiedGenerationMixin(GenerationMixin):
             verify_transformers()
         num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
-        token = VERIFICATION.set(verification)
-        try:
-            outputs = super().generate(inputs, generation_config, *args, **kwargs)
-            verification.finish()
-        except Exception as error:
-            if is_untested_version():
-                error.add_note(UNTESTED_ADVICE)
-            raise
-        finally:
-            VERIFICATION.reset(token)
+        with context_value(VERIFICATION, verification):
+            try:
+                outputs = super().generate(inputs, generation_config, *args, **kwargs)
+                verification.finish()
+            except Exception as error:
+                if is_untested_version():
+                    error.add_note(UNTESTED_ADVICE)
+                raise
         return outputs
 
     def _prepare_cache_for_generation(
