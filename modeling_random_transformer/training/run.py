@@ -92,7 +92,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
 
 def train_and_score(run: Run) -> RunResult:
     """Train the model of a run, save it, and score it on all sets."""
-    data = prepare_data(run, [*run.corpora])
+    data = prepare_data(run, list(run.corpora))
     trainer = make_trainer(run, data, run.args)
     trainer.add_callback(AdviceCallback(data))
     steps, seconds = train(run, trainer)

@@ -57,7 +57,7 @@ class BPEDropout:
         tokens = iter(ids)
         ordinary = []  # the tokens of each word
         for _, indices in groupby(words):
-            length = len([*indices])
+            length = len(list(indices))
             ordinary.append(tuple(islice(tokens, length)))
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
@@ -68,14 +68,14 @@ class BPEDropout:
         for word, (symbols, ranks) in zip(ordinary, split, strict=True):
             dropped_in_word = [*islice(dropped, len(symbols))]
             if any(dropped_in_word):
-                segmented += self._merge([*symbols], [*ranks], dropped_in_word)
+                segmented += self._merge(list(symbols), list(ranks), dropped_in_word)
             else:
                 segmented += word
         limit = self.tokenizer.model_max_length
         if self.max_length is not None:
             limit = min(limit, self.max_length)
         if len(segmented) > limit:
-            return [*ids]
+            return list(ids)
         return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:

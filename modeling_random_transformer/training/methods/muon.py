@@ -69,7 +69,7 @@ class MuonWith(Optimizer):
         scale = ADAM_RMS * longer_side**0.5
         # One kernel for all matrices on a GPU.
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
-        torch._foreach_add_(weights, [*updates], alpha=-lr * scale)
+        torch._foreach_add_(weights, list(updates), alpha=-lr * scale)
 
     def _directions(self, weights: list[Tensor]) -> list[Tensor]:
         """Nesterov's momentum."""
@@ -81,7 +81,7 @@ class MuonWith(Optimizer):
             averages.append(state["momentum"])
         gradients: list[Any] = [weight.grad for weight in weights]
         torch._foreach_lerp_(averages, gradients, 1 - MOMENTUM)
-        return [*torch._foreach_lerp(gradients, averages, MOMENTUM)]
+        return list(torch._foreach_lerp(gradients, averages, MOMENTUM))
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
