@@ -27,9 +27,20 @@ from .versions_random_transformer import UNTESTED_ADVICE
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 # The options of a new tokenizer. transformers would store any other name without effect.
 TOKENIZER_OPTIONS = {
-    *("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template"),
-    *("clean_up_tokenization_spaces", "split_special_tokens", "extra_special_tokens", "additional_special_tokens"),
-    *("src_lang", "tgt_lang", "keep_without_letters", "keep_line_breaks", "source_eos"),
+    "additional_special_tokens",
+    "chat_template",
+    "clean_up_tokenization_spaces",
+    "extra_special_tokens",
+    "keep_line_breaks",
+    "keep_without_letters",
+    "model_input_names",
+    "model_max_length",
+    "padding_side",
+    "source_eos",
+    "split_special_tokens",
+    "src_lang",
+    "tgt_lang",
+    "truncation_side",
     *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
 }
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")

@@ -58,7 +58,7 @@ def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def accepting(*args: Any, **kwargs: Any) -> Any:
-        if "cache" in kwargs and OLD_CACHE_NAME in kwargs:
+        if {"cache", OLD_CACHE_NAME} <= kwargs.keys():
             raise ValueError(f"one of cache and {OLD_CACHE_NAME} must be given, got both.")
         return translate(*args, **kwargs)
 

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 StrPath = str | PathLike
 PARTS_SUFFIX, STAGES_SUFFIX = ".parts", ".work"  # of folders with unfinished work, see `work_folder`
 WRITTEN_FILES = ".written_files.txt"  # the list of the files that were written to a folder
-EXPORTED_WEIGHTS = ("model.bin", "encoder.onnx")  # the files of CTranslate2 and ONNX
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
@@ -36,22 +35,6 @@ def read_json(path: StrPath) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
     return content
-
-
-def check_not_exported(folder: Path) -> None:
-    """Check that a folder is not that of a model for an engine, which only the engine can load.
-
-    Raises:
-        ValueError: it is such a folder.
-    """
-    if any(folder.glob("*.safetensors")):
-        return
-    for name in EXPORTED_WEIGHTS:
-        if (folder / name).is_file():
-            raise ValueError(
-                f"the folder must be that of the model, not of its export, got one with {name}. docs/how_to/export.md "
-                "describes how to translate with an export."
-            )
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -19,9 +19,9 @@ from accelerate.utils import parse_flag_from_env
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import write_binary
 from ..base.errors import printable
-from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, check_not_exported, read_json, work_folder
+from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
 from ..base.flags import MAX_SEED
-from ..base.saved_files import ADAPTER, CONFIG
+from ..base.saved_files import ADAPTER, CONFIG, check_not_exported
 from ..base.streams import STANDARD_STREAM, is_readable, is_standard_stream, is_stream
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.readers import Columns

@@ -16,7 +16,7 @@ from transformers.utils import logging
 from ..base import load_extra
 from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
-from ..base.files import StrPath, check_not_exported, read_json
+from ..base.files import StrPath, read_json
 from ..base.saved_files import (
     ADAPTER,
     CONFIG,
@@ -26,6 +26,7 @@ from ..base.saved_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     TRAINING_RECORD,
+    check_not_exported,
 )
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, drop_none, language_id

@@ -114,13 +114,12 @@ class PairModel(ABC):
         self.pipe.warns = False
         self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
-        self.effective_options: dict[
-            str, Any
-        ] = {}  # settings that change the results, without the model and its languages
+        # The settings that change the results, without the model and its languages.
+        self.effective_options: dict[str, Any] = {}
 
     @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
-        """The result of each pair of a batch, from the texts and the token ids."""
+        """The result of each pair of a batch, from the texts as they are tokenized, and the token ids."""
 
     def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Update) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
@@ -129,12 +128,12 @@ class PairModel(ABC):
         present = [pair for pair in pairs if pair is not None]
         update(len(pairs) - len(present))
         with renumber_errors(numbers):
-            sources, targets = self.tokenize(present)
+            texts, sources, targets = self.tokenize(present)
         # The target length is the first criterion, since the logits need the most memory.
         lengths = list(zip(map(len, targets), map(len, sources), strict=True))
         for batch in batches_by_tokens(lengths, self.max_batch_tokens):
             processed = self.process(
-                [present[i] for i in batch],
+                [texts[i] for i in batch],
                 [sources[i] for i in batch],
                 [targets[i] for i in batch],
             )
@@ -143,8 +142,8 @@ class PairModel(ABC):
             update(len(batch))
         return results
 
-    def tokenize(self, pairs: Sequence[Pair]) -> tuple[list[Ids], list[Ids]]:
-        """Token ids of the sources and of the targets; raises a `TextError` for an invalid pair."""
+    def tokenize(self, pairs: Sequence[Pair]) -> tuple[list[Pair], list[Ids], list[Ids]]:
+        """The texts as they are tokenized, and their token ids; raises a `TextError` for an invalid pair."""
         for index, pair in enumerate(pairs):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
@@ -152,7 +151,8 @@ class PairModel(ABC):
         options = self.pipe.call_options(**self.languages.arguments)
         texts = [self.texts_to_tokenize(*pair) for pair in pairs]
         source_ids = self.pipe.tokenize([source for source, _ in texts], options)
-        return source_ids, self.pipe.tokenize([target for _, target in texts], options, is_target=True)
+        target_ids = self.pipe.tokenize([target for _, target in texts], options, is_target=True)
+        return texts, source_ids, target_ids
 
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
         """A source and a target as they are tokenized: by default, as they are given."""

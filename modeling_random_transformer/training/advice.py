@@ -19,6 +19,7 @@ from ..data.tokenization import IDS, lengths_of
 from ..data.words import APOSTROPHES
 from ..inference.calibration import MIN_PAIRS
 from ..tokenization_random_transformer import normalize
+from .arguments import split_and_label
 from .preparation import PreparedData
 from .training_arguments import TranslationTrainingArguments
 
@@ -111,7 +112,7 @@ def length_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
 def calibration_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
     """Warn of each validation set that is too small to fit the confidence."""
     for name, rows in sets.items():
-        if name.startswith("validation") and len(rows) < MIN_PAIRS:
+        if split_and_label(name)[0] == "validation" and len(rows) < MIN_PAIRS:
             yield (
                 f"Warning: {len(rows):,} pairs of the {name} set are too few to calibrate the confidence of "
                 f"translations: it needs {MIN_PAIRS}."

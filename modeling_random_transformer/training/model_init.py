@@ -10,8 +10,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 
 from ..base import load_extra
 from ..base.errors import reraise_as_value_error
-from ..base.files import check_not_exported
-from ..base.saved_files import GENERATION
+from ..base.saved_files import GENERATION, check_not_exported
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration

@@ -104,8 +104,7 @@ class Aligner(PairModel):
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
-        texts = [self.texts_to_tokenize(*pair) for pair in pairs]
-        source_texts, target_texts = zip(*texts, strict=True)
+        source_texts, target_texts = zip(*pairs, strict=True)
         source_words = words_of_tokens(self, "text", source_texts, sources, self.spans_of)
         target_words = words_of_tokens(self, "text_target", target_texts, targets, self.spans_of)
         return list(map(link_words, self.attention(sources, targets), source_words, target_words))
