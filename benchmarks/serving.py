@@ -73,7 +73,7 @@ def ours(folder: Path, num_beams: int, **options: Any) -> Callable[[Sequence[str
 
 def prepared(model: Any, tokenizer: Any, num_beams: int) -> Callable[[Sequence[str]], Any]:
     """A function that translates with options that are prepared once, as by the commands `translate` and `serve`."""
-    translator = Translator(model, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=True)
+    translator = Translator(model, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=num_beams > 1)
     return lambda texts: list(translator.stream(texts, progress=False))
 
 

@@ -8,7 +8,8 @@ from statistics import mean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_random_transformer.base.files import markdown_table, write_atomically
+from modeling_random_transformer.base.files import write_atomically
+from modeling_random_transformer.base.markdown import markdown_table
 
 from .report import BLUE, GRAY, GRID_COLOR, ORANGE, save_figure
 from .table3_rows import ROWS

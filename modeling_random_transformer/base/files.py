@@ -54,12 +54,6 @@ def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
         yield f"{one_line(text)}\n".encode()
 
 
-def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    """A table with a header line; `|` in cells must be escaped."""
-    lines = [" | ".join(map(str, cells)) for cells in (header, ["---"] * len(header), *rows)]
-    return "\n".join(f"| {line} |" for line in lines)
-
-
 def check_free(output: StrPath, overwrite: bool = False) -> Path:
     """Check that a folder can be created without overwriting anything.
 

@@ -10,10 +10,17 @@ from typing import Any
 MAX_SEED = 2**32 - 1
 
 
+def split_values(cls: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of the fields of a dataclass, and the other values."""
+    remaining = dict(values)
+    selected = {entry.name: remaining.pop(entry.name) for entry in fields(cls) if entry.name in values}
+    return selected, remaining
+
+
 def from_values(cls: type, values: Mapping[str, Any]) -> Any:
     """An object of a dataclass with the values of its fields. Fields without a value have their defaults."""
-    names = [entry.name for entry in fields(cls) if entry.name in values]
-    return cls(**{name: values[name] for name in names})
+    selected, _ = split_values(cls, values)
+    return cls(**selected)
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:

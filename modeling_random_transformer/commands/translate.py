@@ -134,10 +134,6 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
             raise ValueError(f"--seed must be given with --sample or --mbr, got {self.seed}.")
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
-        # These options search with several beams.
-        searches_again = self.repair or self.is_document or self.glossary is not None
-        if self.beams == 1 and self.length_penalty is not None and not searches_again:
-            raise ValueError(f"--length_penalty must be unset with one beam, got {self.length_penalty}.")
 
     def check_document(self) -> None:
         """Check that all options have an effect on a document."""

@@ -1,11 +1,17 @@
-"""The common interface of functions that translate texts. They get rows and return the candidates of each row."""
+"""The common interface of functions that translate texts. They get texts and return the candidates of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..base.progress import Update
 
-Row = tuple[str, str]  # a text, and the prefix of its translation
+
+class PrefixedText(NamedTuple):
+    """A text, and the prefix that its translation must have; `""` for none."""
+
+    text: str
+    prefix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +39,4 @@ class Candidate:
 
 # Called with rows, the index of the first row in its file or stream, and a function that counts finished rows. Returns
 # the candidates of each row, the best first.
-TranslateRows = Callable[[Sequence[Row], int, Update], list[list[Candidate]]]
+TranslateRows = Callable[[Sequence[PrefixedText], int, Update], list[list[Candidate]]]

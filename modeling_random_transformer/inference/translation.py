@@ -1,7 +1,7 @@
 """Translation of lists and streams of texts through the pipeline."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from numbers import Integral, Real
 from operator import length_hint
@@ -11,6 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import load_extra
+from ..base.flags import split_values
 from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
@@ -26,7 +27,7 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank, is_iterable_of_texts
 from ..verification_random_transformer import generation_option
-from .candidates import Candidate, Row, TranslateRows
+from .candidates import Candidate, PrefixedText, TranslateRows
 
 PAPER_LENGTH_PENALTY = 0.6  # paper 6.1
 # Beam search starts all beams except the first with a score of -1e9. Beams keep this score if other options, such as
@@ -65,7 +66,7 @@ class TranslationOptions:
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
         length_penalty: exponent of the length by which the log-probability of a hypothesis is divided. Larger values
             favor longer translations. The default is the value of the model's generation config, otherwise 0.6 (paper
-            6.1, with (5 + length) / 6 as the length). It has no effect with one beam.
+            6.1, with (5 + length) / 6 as the length). `None` without beam search.
         max_new_tokens: limit on the tokens of a translation, including a forced prefix. The default is
             `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
@@ -76,7 +77,8 @@ class TranslationOptions:
             sample that is most similar to all others. By default, samples are drawn from the 5 most probable tokens
             with a temperature of 0.7. Not with `n_best`.
         seed: seed of sampling. Before each chunk, torch's random number generator, which all threads share, is set to
-            this number plus the number of the chunk's first text (from 1). `None` does not set the generator.
+            this number plus the number of the chunk's first text (from 1). `None` does not set the generator. Only with
+            `do_sample` or `mbr`.
         split_sentences: translate each text sentence by sentence, for a model that was trained on sentences. Requires
             sentencex.
         glossary: phrases that translations must contain. If a translation lacks a phrase, the search is continued after
@@ -127,20 +129,39 @@ class TranslationOptions:
         for name, value in self.generate_kwargs.items():
             if name in RESERVED:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
-        if self.n_best is None:
-            return
+        if self.n_best is not None:
+            self.check_n_best(self.n_best)
+        self.check_effects()
+
+    def check_n_best(self, n_best: int) -> None:
+        """Check that the search returns a number of candidates."""
         for name in SINGLE_CANDIDATE_OPTIONS:
             if name in self.wrappers:
-                raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
+                raise ValueError(f"n_best must be None with {name}, got {n_best}.")
         is_sampled = self.num_beams == 1 and self.generate_kwargs.get("do_sample")
-        if self.n_best > self.num_beams and not is_sampled:
-            raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
+        if n_best > self.num_beams and not is_sampled:
+            raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {n_best}.")
+
+    def check_effects(self) -> None:
+        """Check that the options of the search have an effect together."""
+        if self.length_penalty is not None and not self.uses_length_penalty:
+            raise ValueError(f"length_penalty must be None without beam search, got {self.length_penalty}.")
+        if self.seed is not None and self.mbr is None and not self.generate_kwargs.get("do_sample"):
+            raise ValueError(f"seed must be None without do_sample or mbr, got {self.seed}.")
+        config = GenerationConfig()
+        config.update(**self.complete_generate_kwargs)
+        config.validate(strict=True)
+
+    @property
+    def uses_length_penalty(self) -> bool:
+        """Whether there is a beam search. Glossaries and repairs search with several beams."""
+        return self.repair or self.glossary is not None or (self.num_beams > 1 and self.mbr is None)
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
         """Separate the options of this class from those of `generate()`."""
-        names = [entry.name for entry in fields(cls) if entry.name in options]
-        return cls(**{name: options.pop(name) for name in names}, generate_kwargs=options)
+        settings, generate_kwargs = split_values(cls, options)
+        return cls(**settings, generate_kwargs=generate_kwargs)
 
     @property
     def wrappers(self) -> list[str]:
@@ -185,7 +206,7 @@ class BatchTranslator:
     pipe: Seq2SeqPipeline
     options: CallOptions
 
-    def __call__(self, rows: Sequence[Row], _first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], _first: int, update: Update) -> list[list[Candidate]]:
         """`num_return_sequences` candidates of each row, by default one, or fewer if beam search finds fewer.
 
         Raises:
@@ -195,8 +216,8 @@ class BatchTranslator:
         candidates = [[Candidate("")] * count for _ in rows]
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
-        texts = [rows[i][0] for i in visible]
-        options = replace(self.options, target_prefix=[rows[i][1] for i in visible])
+        texts = [rows[i].text for i in visible]
+        options = replace(self.options, target_prefix=[rows[i].prefix for i in visible])
         with renumber_errors(visible):
             for i, answer in self.pipe.answers(texts, 1, options):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
@@ -218,7 +239,7 @@ class SeededTranslator:
     translate_rows: TranslateRows
     seed: int
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row."""
         torch.manual_seed(self.seed + first + 1)
         return self.translate_rows(rows, first, update)
@@ -244,9 +265,9 @@ class Translator:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any):
-        if options.get("length_penalty") is None:
-            options["length_penalty"] = length_penalty_of(model.generation_config)
         self.options = TranslationOptions.from_kwargs(**options)
+        if self.options.length_penalty is None and self.options.uses_length_penalty:
+            self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
         search = self.options.complete_generate_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
             search.pop("src_lang", None)  # the language selects abbreviations only
@@ -384,10 +405,12 @@ def translate_n_best(
     return Translator(model, tokenizer, n_best=n_best, **options).stream(texts, prefixes, chunk_size, progress)
 
 
-def with_prefixes(texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes") -> Iterator[Row]:
+def with_prefixes(
+    texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes"
+) -> Iterator[PrefixedText]:
     """Each text with the prefix of its translation. `name` is the name of the prefixes in an error."""
     if prefixes is None:
-        yield from ((text, "") for text in texts)
+        yield from (PrefixedText(text, "") for text in texts)
         return
     absent = object()
     for text, prefix in zip_longest(texts, prefixes, fillvalue=absent):
@@ -395,4 +418,4 @@ def with_prefixes(texts: Iterable[str], prefixes: Iterable[str] | None, name: st
             raise ValueError(f"{name} must be one per text, got more.")
         if prefix is absent:
             raise ValueError(f"{name} must be one per text, got fewer.")
-        yield text, prefix  # type: ignore[misc]
+        yield PrefixedText(text, prefix)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ from ..inputs_random_transformer import (
     chunks,
     name_lines_in_errors,
 )
-from .candidates import Candidate, Row
+from .candidates import Candidate, PrefixedText
 from .translation import Translator, with_prefixes
 
 OUTPUT_FORMATS = ("text", "jsonl")
@@ -222,12 +222,12 @@ class LineTranslation(LineWork):
         digest = model_digest(self.model, self.translator.pipe.tokenizer)
         return {"model": digest, **plain_options(self.translator), "format": self.output_format}
 
-    def read(self) -> Iterator[Row]:
+    def read(self) -> Iterator[PrefixedText]:
         """The lines with the prefixes of their translations."""
         prefixes = None if self.prefix is None else read_texts(self.prefix)
         return with_prefixes(read_plain_texts(self.source), prefixes, "prefix_file")
 
-    def lines(self, chunk: list[Row], first: int, update: Update) -> Iterator[str]:
+    def lines(self, chunk: list[PrefixedText], first: int, update: Update) -> Iterator[str]:
         """The lines of the candidates."""
         options = self.translator.options
         candidates = self.translator.translate_rows(chunk, first, update)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.files import STAGES_SUFFIX, StrPath, remove_if_empty, remove_written, work_folder
-from ..base.flags import from_values
+from ..base.flags import split_values
 from ..base.formats import check_plain_text
 from ..base.saved_files import JOB_LOCK, JOB_RECORD
 from ..base.streams import check_output, check_readable, is_stream
@@ -74,8 +74,8 @@ class BackTranslationOptions:
     @classmethod
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
         """Split the options of `back_translate` into options of this class and options of `translate`."""
-        settings = from_values(cls, options)
-        search = {name: value for name, value in options.items() if name not in vars(settings)}
+        values, search = split_values(cls, options)
+        settings = cls(**values)
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed

@@ -17,8 +17,9 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
-from ..base.files import folder_size, markdown_table, new_folder
+from ..base.files import folder_size, new_folder
 from ..base.jobs import Job
+from ..base.markdown import markdown_table
 from ..base.saved_files import CONFIG, JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from ..base.distributed import call_on_main_process
-from ..base.files import markdown_table
+from ..base.markdown import markdown_table
 from ..inference.evaluation import decode_rows
 from .model_init import set_generation_config
 from .run_record import final_search, validation_fingerprints

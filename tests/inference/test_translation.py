@@ -80,9 +80,9 @@ class TestTexts:
 
     @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.1}], ids=str)
     def test_texts_without_letters_are_unchanged(self, model, tokenizer, options):
-        expected = translate(["two", "one"], model, tokenizer, seed=3, **SHORT, **options)
+        expected = translate(["two", "one"], model, tokenizer, **SHORT, **options)
         texts = ["two", "42", "one", "- 3.5 %", "\u200b\ufeff"]
-        translations = translate(texts, model, tokenizer, seed=3, **SHORT, **options)
+        translations = translate(texts, model, tokenizer, **SHORT, **options)
         assert (translations[1], translations[3]) == ("42", "- 3.5 %")
         assert translations[4] == ""
         assert [translations[0], translations[2]] == expected
@@ -157,6 +157,11 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"length_penalty": True}, "length_penalty must be None or a number from -2 to 10, got True."),
         ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
         ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
+        ({"length_penalty": 2.0, "num_beams": 1}, "length_penalty must be None without beam search, got 2.0."),
+        ({"length_penalty": 2.0, "mbr": 2}, "length_penalty must be None without beam search, got 2.0."),
+        ({"seed": 3}, "seed must be None without do_sample or mbr, got 3."),
+        ({"temperature": 0.5}, "GenerationConfig is invalid: \n- `temperature`(?s:.*)"),
+        ({"early_stopping": True, "num_beams": 1}, "GenerationConfig is invalid: \n- `early_stopping`(?s:.*)"),
         ({"seed": 1.5}, f"seed must be None or an integer from -{2**62} to {2**62}, got 1.5."),
         ({"seed": 2**63}, f"seed must be None or an integer from -{2**62} to {2**62}, got {2**63}."),
         ({"generation_config": GenerationConfig(num_beams=1)}, "generation_config must be None: give its .*"),

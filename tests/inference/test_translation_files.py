@@ -152,7 +152,8 @@ class TestFiles:
         assert killed_after(20, resume, tmp_path)
         for options, difference in (
             ({"num_beams": 2}, "length_penalty was None, now 0.6; num_beams was 1, now 2"),
-            ({"max_source_tokens": 7, "seed": 1}, "max_source_tokens was .* seed was None, now 1"),
+            ({"max_source_tokens": 7}, "max_source_tokens was"),
+            ({"do_sample": True, "seed": 1}, "do_sample was False, now True; .*seed was None, now 1"),
             ({"chunk_size": 9}, "chunk_size was 8, now 9"),
             ({"model": perturbed}, "model was"),
             ({"model": penalized}, "model was"),

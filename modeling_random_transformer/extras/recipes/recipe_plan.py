@@ -11,8 +11,9 @@ from transformers import GenerationConfig
 
 from ...base import DTYPES
 from ...base.distributed import call_on_main_process
-from ...base.files import StrPath, markdown_table
+from ...base.files import StrPath
 from ...base.flags import from_values
+from ...base.markdown import markdown_table
 from ...base.streams import STANDARD_STREAM
 from ...data.sources import ParallelText
 from ...inference.translation import TranslationOptions

@@ -19,9 +19,10 @@ from typing import Any
 
 from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
-from ...base.files import StrPath, files_in, markdown_table
+from ...base.files import StrPath, files_in
 from ...base.flags import to_flags
 from ...base.jobs import Job, Stage
+from ...base.markdown import markdown_table
 from ...base.saved_files import CONFIG, RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES

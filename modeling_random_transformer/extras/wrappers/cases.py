@@ -14,7 +14,7 @@ from string import capwords
 from transformers import PreTrainedTokenizerBase
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 
 CASED_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # the first letter, if the text does not begin with a number
@@ -48,14 +48,14 @@ class CaseTranslator:
     translate_rows: TranslateRows
     tokenizer: PreTrainedTokenizerBase
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row. Candidates of a row with a prefix are in the case of the prefix."""
         cases = []
         ordinary = []
         for text, prefix in rows:
             case = case_of(text) if isinstance(text, str) and not prefix else None
             cases.append(case)
-            ordinary.append((text if case is None else self.in_ordinary_case(text), prefix))
+            ordinary.append(PrefixedText(text if case is None else self.in_ordinary_case(text), prefix))
         candidates = self.translate_rows(ordinary, first, update)
         for index, case in enumerate(cases):
             if case is not None:

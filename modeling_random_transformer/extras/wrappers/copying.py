@@ -6,7 +6,7 @@ from re import Pattern
 
 from ...base.progress import Update
 from ...data.sources import Pair
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inputs_random_transformer import LanguageTags, check_string
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ..pairs.placement import ADJACENT_PLACEHOLDERS, ProtectedText, align_units, protect
@@ -28,7 +28,7 @@ class CopyingTranslator:
     languages: LanguageTags
     copied: Pattern[str] = ADJACENT_PLACEHOLDERS
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row. A text with a prefix, which may contain copied parts, is not changed.
 
         Raises:
@@ -37,7 +37,7 @@ class CopyingTranslator:
         for index, (text, _) in enumerate(rows):
             check_string(text, index)
         protected = [ProtectedText(text, []) if prefix else protect(text, self.copied) for text, prefix in rows]
-        texts = [(parts.text, prefix) for parts, (_, prefix) in zip(protected, rows, strict=True)]
+        texts = [PrefixedText(parts.text, row.prefix) for parts, row in zip(protected, rows, strict=True)]
         translated = self.translate_rows(texts, first, update)
         pairs: list[Pair | None] = []
         for parts, candidates in zip(protected, translated, strict=True):

@@ -18,7 +18,7 @@ from ...base.errors import format_names, format_value
 from ...base.files import StrPath
 from ...base.progress import Update
 from ...data.sources import Pair
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inference.scoring import PairScore
 from ...inputs_random_transformer import TextError, name_lines_in_errors
 from ...tokenization_random_transformer import normalize, read_lines, unicode_error
@@ -230,7 +230,7 @@ class GlossaryTranslator:
     longest_target: Callable[[int], int]
     length_penalty: float
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         drafts = []
         for (text, prefix), [best] in zip(rows, self.translate_rows(rows, first, update), strict=True):
@@ -251,7 +251,7 @@ class GlossaryTranslator:
 
     def choose_listed(self, drafts: Sequence[Draft]) -> None:
         """Replace each translation by the first candidate of beam search that lacks the fewest terms."""
-        rows = [(draft.text, draft.prefix) for draft in drafts]
+        rows = [PrefixedText(draft.text, draft.prefix) for draft in drafts]
         listed = self.list_candidates(rows, 0, lambda _: None)
         for draft, candidates in zip(drafts, listed, strict=True):
             for candidate in candidates:
@@ -263,9 +263,9 @@ class GlossaryTranslator:
     def improve(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Replace translations by translations that lack fewer terms. Returns the drafts that still lack terms."""
         heads = self.promising_beginnings(drafts)
-        rows = [(draft.text, head) for draft, head in heads]
+        rows = [PrefixedText(draft.text, head) for draft, head in heads]
         candidates = [best for [best] in self.translate_rows(rows, 0, lambda _: None)]
-        pairs = [(text, best.translation) for (text, _), best in zip(rows, candidates, strict=True)]
+        pairs = [(row.text, best.translation) for row, best in zip(rows, candidates, strict=True)]
         scores = self.score(pairs)
         ranks: dict[Draft, tuple[int, float]] = {}
         for (draft, _), candidate, score in zip(heads, candidates, scores, strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 
 MAX_ORDER, BETA = 6, 2  # parameters of chrF (Popović 2015)
 
@@ -16,7 +16,7 @@ class MbrTranslator:
 
     translate_rows: TranslateRows
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         chosen = []
         for candidates in self.translate_rows(rows, first, update):

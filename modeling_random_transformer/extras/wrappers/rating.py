@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.progress import Update
 from ...data.sources import Pair
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inference.confidence import UNDERLINED_BELOW, Calibration, features_of
 from ..pairs.words import word_spans
 
@@ -46,7 +46,7 @@ class RatingTranslator:
     score: Callable[[Sequence[Pair | None]], list[Any]]
     calibration: Calibration
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row, with a confidence unless the model has not translated the text."""
         pairs: list[Pair | None] = []
         translated = self.translate_rows(rows, first, update)
@@ -77,13 +77,13 @@ class SelectingTranslator:
     minimum: float
     keep_source: bool
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         candidates = self.translate_rows(rows, first, update)
         replaced = 0
         for index, [best] in enumerate(candidates):
             if best.confidence is not None and best.confidence < self.minimum:
-                candidates[index] = [replace(best, translation=rows[index][0] if self.keep_source else "")]
+                candidates[index] = [replace(best, translation=rows[index].text if self.keep_source else "")]
                 replaced += 1
         if replaced:
             logger.warning("%d of %d translations were below the minimum confidence.", replaced, len(rows))

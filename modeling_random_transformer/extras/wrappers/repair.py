@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inputs_random_transformer import renumber_errors
 from .problems import NUMBERS, Detector
 
@@ -32,7 +32,7 @@ class RepairingTranslator:
     detect: Detector
     remedies: Sequence[TranslateRows]
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row. The best candidate has no problems, if possible."""
         translated = self.translate_rows(rows, first, update)
         pairs = zip(rows, translated, strict=True)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inputs_random_transformer import (
     LanguageTags,
     check_string,
@@ -173,12 +173,14 @@ class SpaceTranslator:
     translate_rows: TranslateRows
     tokenizer: PreTrainedTokenizerBase
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row; raises a `TextError` if a text is not a string of Unicode characters."""
         changed = []
         for index, (text, prefix) in enumerate(rows):
             check_string(text, index)
-            changed.append((without_extra_spaces(self.tokenizer, text) if has_letters(text) else text, prefix))
+            if has_letters(text):
+                text = without_extra_spaces(self.tokenizer, text)
+            changed.append(PrefixedText(text, prefix))
         return self.translate_rows(changed, first, update)
 
 
@@ -195,13 +197,13 @@ class SentenceTranslator:
         self.translate_rows = CopyingTranslator(translate_rows, splitter.pipe, languages)
         self.splitter = splitter
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row. Candidate n joins the candidates n of all sentences.
 
         A prefix applies to the first sentence. Text before this sentence is then not copied.
         """
         documents = []
-        sentences: list[Row] = []
+        sentences: list[PrefixedText] = []
         owners = []  # the index of the row of each sentence
         for index, (text, prefix) in enumerate(rows):
             check_string(text, index)
@@ -210,7 +212,7 @@ class SentenceTranslator:
                 document = without_beginning(document, text)
             documents.append(document)
             for number, sentence in enumerate(document.sentences):
-                sentences.append((sentence, "" if number else prefix))
+                sentences.append(PrefixedText(sentence, "" if number else prefix))
                 owners.append(index)
         with renumber_errors(owners):
             translated = iter(self.translate_rows(sentences, first, lambda _: None))

@@ -8,6 +8,7 @@ from modeling_random_transformer.extras.wrappers.copying import CopyingTranslato
 from modeling_random_transformer.extras.wrappers.problems import DIGITS, NUMBERS, PROBLEMS, numbers
 from modeling_random_transformer.extras.wrappers.repair import problem_counts
 from modeling_random_transformer.inference import Candidate, translate
+from modeling_random_transformer.inference.candidates import PrefixedText
 from modeling_random_transformer.inference.translation import Translator
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from tests.helpers.translation import SENTENCES
@@ -43,7 +44,7 @@ def test_numbers_are_placed(model, tokenizer, source, translation, expected, mon
         return [[Candidate(translation)] for _ in rows]
 
     translator = CopyingTranslator(plain, pipe, LanguageTags(), DIGITS)
-    [[candidate]] = translator([(source, "")], 0, lambda _: None)
+    [[candidate]] = translator([PrefixedText(source, "")], 0, lambda _: None)
     assert candidate.translation == expected
 
 
@@ -62,7 +63,7 @@ def test_numbers_of_a_text_are_recognized(text, expected):
 
 def test_a_lost_number_is_the_least_problem(model, tokenizer):
     detect = Translator(model, tokenizer, repair=True).composition.detector
-    [candidate] = Translator(model, tokenizer, num_beams=1).translate_rows([("the dog 4711", "")], 0, lambda _: None)[0]
+    [[candidate]] = Translator(model, tokenizer, num_beams=1).stream(["the dog 4711"])
     assert NUMBERS in detect("the dog 4711", candidate)
     lost = replace(candidate, problems=[NUMBERS])
     for problem in PROBLEMS[:-1]:

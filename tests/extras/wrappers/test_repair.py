@@ -6,11 +6,12 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.extras.wrappers.problems import LOOP, PROBLEMS, Detector
 from modeling_random_transformer.extras.wrappers.repair import RepairingTranslator
 from modeling_random_transformer.inference import Candidate, translate, translate_n_best
+from modeling_random_transformer.inference.candidates import PrefixedText
 from modeling_random_transformer.inference.translation import Translator
 from tests.helpers.translation import SENTENCES, some_texts
 
 LOOPING, GOOD = "Hund Hund Hund Hund", "ein Hund"
-ROWS = [("a dog", ""), ("a cat", ""), ("a house", "")]
+ROWS = [PrefixedText(text, "") for text in ("a dog", "a cat", "a house")]
 
 
 class Scripted:
