@@ -64,7 +64,7 @@ def timed(model: Any, ids: Tensor, num_beams: int) -> Clock:
         attention_mask=torch.ones_like(ids),
         num_beams=num_beams,
         do_sample=False,
-        min_new_tokens=FAR + WINDOW,
+        eos_token_id=None,
         max_new_tokens=FAR + WINDOW,
         decoder_start_token_id=START,
         logits_processor=LogitsProcessorList([clock]),

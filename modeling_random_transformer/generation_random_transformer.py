@@ -20,11 +20,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad, scaled_dot_product_attention
 from transformers import logging
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import (
-    LogitsProcessor,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-)
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
@@ -85,7 +80,6 @@ FIRST_PASS_ARGUMENTS = {
     "use_cache",
 }
 CACHE_KINDS = (None, "dynamic", "static")  # cache_implementation of generate()
-MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
 WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
@@ -109,7 +103,7 @@ class BeamKVCache:
 
     Each step appends one entry per beam. When the search reorders its beams, keys and values are not moved. Only the
     attention mask changes, so that each beam attends to the entries of its ancestors. Beams soon descend from the same
-    earlier tokens, and most entries have no descendants. Such entries are removed every `COMPACTION_INTERVAL` steps.
+    earlier tokens, and most entries have no descendants. On a CPU, such entries are removed every few steps.
     The capacity is allocated in advance and doubled when it is full.
 
     Args:
@@ -133,12 +127,11 @@ class BeamKVCache:
         if beams > 1 or capacity is not None:  # otherwise, every row attends to all entries in use
             self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
             self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
-        # The number of live entries that was copied last, and the event of its copy; see `bound`.
-        self.previous: tuple[Tensor, torch.Event] | None = None
 
     def reserve(self) -> None:
         """Allocate the next token's entries, and set their mask."""
-        if self.mask is not None and self.length % COMPACTION_INTERVAL == 0:
+        # On a GPU, reading the number of remaining entries would synchronize.
+        if self.mask is not None and self.mask.is_cpu and self.length % COMPACTION_INTERVAL == 0:
             self.compact()
         if self.entries + self.beams > self.capacity:
             self.double_capacity()
@@ -160,7 +153,7 @@ class BeamKVCache:
         """
         assert self.mask is not None
         live = (self.mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
-        remaining = self.bound(live.sum(dim=1).max())
+        remaining = int(live.sum(dim=1).max())
         if remaining > 0.75 * self.entries:
             return
         live_first = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
@@ -168,18 +161,6 @@ class BeamKVCache:
         for entries_by_group in (*self.keys, *self.values, self.mask.transpose(2, 3)):
             entries_by_group[:, :, :remaining] = select_entries(entries_by_group, kept)
         self.entries = remaining
-
-    def bound(self, live: Tensor) -> int:
-        """An upper bound on `live`. A GPU derives it from an earlier number, since reading `live` would synchronize."""
-        if live.is_cpu:
-            return int(live)
-        bound = self.entries
-        if self.previous is not None and self.previous[1].query():  # the copy of the previous number is complete
-            bound = min(bound, int(self.previous[0]) + COMPACTION_INTERVAL * self.beams)
-        copied = torch.Event(device=live.device)
-        self.previous = live.to("cpu", non_blocking=True), copied
-        copied.record()
-        return bound
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Write the new token's key and value, `[groups, heads, beams, d_k or d_v]`, after the entries in use.
@@ -922,27 +903,7 @@ def decoding_cache(
     return FastDecodingCache(config.num_beams, max_length)
 
 
-# Faster equivalents of parts of transformers' search
-
-
-class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
-    """Sets the scores of the end tokens to -inf below a minimum length (`min_length` or `min_new_tokens`).
-
-    transformers' processors copy all scores twice at each step. This processor writes to the end tokens' scores.
-    """
-
-    def __init__(self, processor: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor, vocab_size: int):
-        if isinstance(processor, MinLengthLogitsProcessor):
-            self.min_length = processor.min_length
-        else:
-            self.min_length = processor.prompt_length_to_skip + processor.min_new_tokens
-        self.eos_token_id = processor.eos_token_id[processor.eos_token_id < vocab_size]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores `[batch, vocab_size]` of the next token after `input_ids`, `[batch, length]`."""
-        if input_ids.shape[1] < self.min_length:
-            scores.index_fill_(1, self.eos_token_id, -torch.inf)
-        return scores
+# A faster equivalent of a part of transformers' search
 
 
 def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -1108,18 +1069,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
         return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
-    def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
-        """Replace the processors of `min_length` and `min_new_tokens` by processors that write in place."""
-        processors = super()._get_logits_processor(generation_config, *args, **kwargs)
-        # With output_logits, the loop keeps the tensor, which must not change.
-        if generation_config.output_logits or is_untested_version():
-            return processors
-        caller_processors = kwargs.get("logits_processor") or ()
-        for i, processor in enumerate(processors):
-            if type(processor) in MIN_LENGTH_PROCESSORS and not any(processor is other for other in caller_processors):
-                processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
-        return processors
-
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
         """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
 
@@ -1231,11 +1180,11 @@ def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> F
     Raises:
         ValueError: `patience` is invalid, or the call's `patience` would have no effect because of `early_stopping`.
     """
+    if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
+        raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     num_beams = generation_option(model, options, "num_beams") or 1
     if num_beams == 1 or callable(options.get("custom_generate")):
         return None
-    if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
-        raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
         max_finished = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2

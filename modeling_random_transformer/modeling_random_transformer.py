@@ -92,7 +92,8 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         has_tied_output = getattr(self, "lm_head", None) is not None and self.config.tie_word_embeddings
         if has_tied_output and "lm_head.weight" not in self.all_tied_weights_keys:
             raise RuntimeError(f"transformers does not tie the output layer. {UNTESTED_ADVICE}")
-        # save_pretrained copies the code of this module. FSDP2 replaces the class with one from another module.
+        # save_pretrained copies the file of this module. FSDP2's `fully_shard` changes the class of the model to a
+        # subclass from another module.
         self.__module__ = type(self).__module__
 
     @torch.no_grad()

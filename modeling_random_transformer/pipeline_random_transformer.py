@@ -643,6 +643,7 @@ def log_probabilities(
     return torch.cat(steps, dim=1).masked_fill(after_end | trailing_true(fills), 0).sum(dim=1)
 
 
-# Only the package registers the task. A class loaded from a saved folder serves that folder's model.
+# Only the package registers the task globally. A class loaded from a saved folder serves that folder's model, but also
+# needs the attribute `_registered_impl`, which `register_pipeline` sets and `save_pretrained` of a pipeline reads.
 registry = PipelineRegistry({}, {}) if __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME) else PIPELINE_REGISTRY
 registry.register_pipeline("seq2seq", Seq2SeqPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")

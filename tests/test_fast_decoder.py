@@ -7,14 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.cache_utils import DynamicLayer
-from transformers.generation import MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor
 
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.generation_random_transformer import (
     BeamKVCache,
     FastDecoder,
-    InPlaceMinLengthLogitsProcessor,
     RandomTransformerGenerationMixin,
     block_top_k,
 )
@@ -146,51 +144,6 @@ def test_prefer_matmul_attention_for_decoding(monkeypatch):
     assert not prefers_matmul(keys.to("meta"), None)
     monkeypatch.setattr(ops, "supports_native_matmul", lambda _: False)
     assert not prefers_matmul(keys, None)
-
-
-@pytest.mark.parametrize("search", ["greedy", "beams"])
-@pytest.mark.parametrize(
-    "least",
-    [
-        {"min_new_tokens": 9},
-        {"min_length": 6},
-        {"min_length": 4, "min_new_tokens": 7},
-        {"min_new_tokens": 5, "logits_processor": [MinLengthLogitsProcessor(6, 9)]},  # with an end token of its own
-    ],
-)
-def test_minimum_lengths_equal_those_of_the_logits_processors(least, search, monkeypatch):
-    model = exact_model(spread=2.0)
-    probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that end the target early
-    options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
-    ours = generate(model, **options)
-    monkeypatch.setattr(generation, "MIN_LENGTH_PROCESSORS", ())
-    theirs = generate(model, **options)
-    assert torch.equal(ours.sequences, theirs.sequences)
-    assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
-
-
-def test_raw_logits_are_unchanged():
-    raw = generate(exact_model(spread=2.0), min_new_tokens=5).logits
-    assert all(logits.isfinite().all() for logits in raw)
-
-
-def test_processors_of_the_caller_do_not_change_scores_in_place():
-    kept = []
-
-    def keep(_, scores):
-        kept.append(scores)
-        return scores
-
-    min_length = MinLengthLogitsProcessor(6, 2)
-    generate(exact_model(spread=2.0), logits_processor=[keep, min_length], output_logits=False)
-    assert kept
-    assert all(scores.isfinite().all() for scores in kept)
-
-
-def test_end_token_outside_the_vocabulary_is_ignored():
-    processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 10]))
-    scores = InPlaceMinLengthLogitsProcessor(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
-    assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
 
 
 @settings(deadline=None, max_examples=30)

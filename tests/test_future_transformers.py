@@ -219,7 +219,6 @@ CHANGES = {
     "attention: another layout of outputs": attention_outputs_have_another_layout,
     "attention: the mask has another name": attention_mask_is_renamed,
     "beam search: other arguments of the selection": selection_of_beams_has_other_arguments,
-    "hook renamed: _get_logits_processor": hide_override("_get_logits_processor"),
     "hook renamed: _prepare_cache_for_generation": hide_override("_prepare_cache_for_generation"),
     "hook renamed: _expand_inputs_for_generation": hide_override("_expand_inputs_for_generation"),
     "hook renamed: _update_finished_beams": hide_override("_update_finished_beams"),

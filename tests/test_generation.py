@@ -67,7 +67,6 @@ class WithCopies(RandomTransformerForConditionalGeneration):
     # Through vars(): one of them is a static method in transformers 5.17.
     _expand_inputs_for_generation = vars(GenerationMixin)["_expand_inputs_for_generation"]
     _prepare_cache_for_generation = vars(GenerationMixin)["_prepare_cache_for_generation"]
-    _get_logits_processor = vars(GenerationMixin)["_get_logits_processor"]
     _get_top_k_continuations = vars(GenerationMixin)["_get_top_k_continuations"]
 
     def _reorder_cache(self, cache, beam_idx):
@@ -406,6 +405,7 @@ def test_patience_of_the_model_and_of_a_call():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"patience": 0.5, "num_beams": 1}, "patience must be None or a number from 1 to 100, got 0.5"),
         ({"patience": 0.5}, "patience must be None or a number from 1 to 100, got 0.5"),
         ({"patience": "2"}, "patience must be None or a number from 1 to 100, got '2'"),
         ({"patience": float("nan")}, "patience must be None or a number from 1 to 100, got nan"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count, islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,13 @@ class TokenBudgetStream(IterableDataset):
         if any(isinstance(corpus, DatasetText) and corpus.is_stream for corpus in corpora):
             self.num_workers = min(self.num_workers, 1)
         self.report = ValidationReport(str(self.corpus))  # the report of the current epoch so far
-        self.previous = self.report  # the report of the previous epoch
+        self.previous_report = self.report  # the report of the previous epoch
         self.set_share(0, 1, 1)
+
+    @property
+    def longest_report(self) -> ValidationReport:
+        """The report of the current epoch, or of the previous one if it has read more lines."""
+        return max(self.previous_report, self.report, key=attrgetter("lines"))
 
     def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
         """Set the share of this process.
@@ -164,7 +170,7 @@ class TokenBudgetStream(IterableDataset):
 
     def _pairs(self, epoch: int) -> Iterator[TokenizedPair]:
         """The tokenized pairs within the limits. Other lines are counted in the report."""
-        self.previous = self.report
+        self.previous_report = self.report
         self.report = ValidationReport(str(self.corpus))
         for lines, invalid, pairs in self._chunks(epoch):
             self.report.lines += lines

@@ -17,7 +17,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
-from ..base.files import folder_size, new_folder
+from ..base.files import folder_size
 from ..base.jobs import Job
 from ..base.markdown import markdown_table
 from ..base.saved_files import CONFIG, JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
@@ -28,6 +28,7 @@ from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
+from ..training.checkpoints import save_atomically
 from ..training.checks import check_arguments, check_languages_of_sets
 from ..training.model_card import CARD, set_section
 from ..training.run import train_translation
@@ -277,7 +278,7 @@ def check_distillation(
 def export_int8(folder: Path) -> None:
     """Save the student in int8. The files replace those of an earlier call."""
     quantized, tokenizer = load_translator(folder, "int8")
-    with new_folder(folder / INT8, overwrite=True) as temporary, silence_transformers():
+    with save_atomically(folder / INT8) as temporary, silence_transformers():
         quantized.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 

@@ -9,14 +9,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from datasets import Dataset
-from torch.distributed.tensor import DTensor
 from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
@@ -28,7 +25,6 @@ from ..inference.calibration import CalibrationError, calibrate, check_pairs
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import decode_rows, score, target_language, translation_metrics
 from ..inference.loading import force_target_language, limit_sources, load_translator
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments, split_and_label
 from .callbacks import TimeCallback
@@ -202,7 +198,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
     sizes = data.corpus_sizes
     reports = [*data.reports]
     if data.stream is not None:
-        report = max(data.stream.previous, data.stream.report, key=attrgetter("lines"))
+        report = data.stream.longest_report
         if report.lines:  # empty in a process that has not trained
             reports.append(report)
             if len(sizes) == 1:  # excludes pairs that are too long, which are not counted by corpus
@@ -278,7 +274,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name):
-        call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
+        call_on_main_process(lambda: calibrate_saved(run, name, pairs, translations))
     return {"metrics": metrics}
 
 
@@ -289,32 +285,20 @@ def is_only_validation(run: Run, name: str) -> bool:
     return name in names and directions.count(run.corpora[name][0].languages) == 1
 
 
-def calibrate_saved(
-    run: Run, trainer: TranslationTrainer, name: str, pairs: Dataset, translations: Sequence[str]
-) -> None:
+def calibrate_saved(run: Run, name: str, pairs: Dataset, translations: Sequence[str]) -> None:
     """Fit the confidence of the saved model on its translations of a validation set."""
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
     rows = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
     try:
-        check_pairs(rows, translations)  # before a model may be loaded
-        model, tokenizer = saved_translator(run, trainer)
+        check_pairs(rows, translations)  # before the model is loaded
+        model, tokenizer = load_translator(run.folder)
+        model.to(run.args.device)
         calibration = calibrate(model, tokenizer, rows, translations, **languages)
     except CalibrationError as error:
         logger.warning("The model has no confidence: %s", error)
         return
     calibration.save(run.folder, calibration_file(tokenizer, **languages))
-
-
-def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
-    """The saved model and its tokenizer. A model that is sharded, in half precision or adapted is loaded again."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    is_whole = isinstance(model, RandomTransformerForConditionalGeneration) and not trainer.is_deepspeed_enabled
-    weights = model.parameters()
-    if is_whole and all(weight.dtype == torch.float32 and not isinstance(weight, DTensor) for weight in weights):
-        return model, trainer.processing_class
-    model, tokenizer = load_translator(run.folder)
-    return model.to(run.args.device), tokenizer
 
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:

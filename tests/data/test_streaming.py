@@ -105,10 +105,10 @@ def test_batches_do_not_depend_on_num_workers(monkeypatch):
     (stream,) = streams(corpus, num_workers=2, **options)
     assert [batch for epoch in range(2) for batch in stream.epoch(epoch)] == expected
     assert torch.equal(torch.get_rng_state(), random_state)  # the random state of dropout
-    assert stream.report == alone.report == alone.previous
+    assert stream.report == alone.report == alone.previous_report
     next(alone.epoch(2))
-    assert alone.previous == stream.report  # complete, as the current one may not be
-    assert alone.previous.counts == {EMPTY_SIDE: 11, TOO_LONG: 10}
+    assert alone.previous_report == stream.report  # complete, as the current one may not be
+    assert alone.previous_report.counts == {EMPTY_SIDE: 11, TOO_LONG: 10}
     assert [len(list(share.epoch(0))) for share in shares] == [len(list(shares[0].epoch(0)))] * 2
 
 

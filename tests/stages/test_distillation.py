@@ -114,7 +114,7 @@ def test_student_and_its_comparison_with_the_teacher(folder, result):
 
 
 def test_record_and_model_card_of_a_distillation_that_is_not_repeated(folder, result, monkeypatch):
-    for module, name in ((distillation, "compare_saved"), (distillation, "new_folder"), (TrainingSet, "assemble")):
+    for module, name in ((distillation, "compare_saved"), (distillation, "save_atomically"), (TrainingSet, "assemble")):
         monkeypatch.setattr(module, name, None)
     monkeypatch.setattr(files, "candidate_lines", None)
     again = distilled(folder, **TEST)
@@ -188,7 +188,7 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
             distilled(folder, **options | changed_options)
     assert [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"] == contents
     monkeypatch.setattr(TrainingSet, "assemble", None)
-    monkeypatch.setattr(distillation, "new_folder", None)
+    monkeypatch.setattr(distillation, "save_atomically", None)
     monkeypatch.setattr(distillation, "compare_saved", lambda *_: [])
     assert vars(distilled(folder, **options).corpus) == {"interpolated": 0, **facts}
 

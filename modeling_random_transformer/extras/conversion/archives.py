@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
 from ...base.errors import format_names, format_value
-from ...base.files import StrPath, check_free, name_path_in_errors
+from ...base.files import StrPath, name_path_in_errors
+from ..new_folder import check_free
 from .fairseq import FAIRSEQ_FILES, convert_fairseq
 from .files import is_hidden
 from .marian_npz import convert_marian_npz

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ...base.errors import MAX_NAME, format_names, format_value, printable
-from ...base.files import StrPath, new_folder
+from ...base.files import StrPath
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..new_folder import new_folder
 from .options import Option
 
 STACKS = ("encoder", "decoder")

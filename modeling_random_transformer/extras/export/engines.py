@@ -7,12 +7,13 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
-from ...base.files import StrPath, new_folder
+from ...base.files import StrPath
 from ...inference.loading import check_tokenizer
 from ...inference.translation import length_penalty_of
 from ...inputs_random_transformer import check_choice, drop_none
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...pipeline_random_transformer import Seq2SeqPipeline, current_device, search_options
+from ..new_folder import new_folder
 from .search import min_new_tokens, suppressed_sequences
 
 MAX_BATCH_TOKENS = 4096

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...base.files import StrPath, check_free, folder_size
+from ...base.files import StrPath, folder_size
 from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
@@ -22,6 +22,7 @@ from ...inputs_random_transformer import (
     tokenizer_languages,
 )
 from ...tokenization_random_transformer import is_blank
+from ..new_folder import check_free
 from .compare import SENTENCES, Comparison, compare
 from .engines import checked_options, engine_module, export_model, load_engine
 from .search import table_positions, token_names, without_patience

@@ -20,10 +20,11 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
-from ...base.files import StrPath, new_folder
+from ...base.files import StrPath
 from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..new_folder import new_folder
 from .engines import check_exportable, engine_module
 from .search import read_search
 

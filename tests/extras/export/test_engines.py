@@ -8,9 +8,9 @@ from torchao.quantization import Int8WeightOnlyConfig
 from transformers import TorchAoConfig
 
 from modeling_random_transformer import RandomTransformerModel
-from modeling_random_transformer.base.files import check_free
 from modeling_random_transformer.extras.export import compare, export_model, load_engine
 from modeling_random_transformer.extras.export.engines import translate_fn
+from modeling_random_transformer.extras.new_folder import check_free
 from modeling_random_transformer.inference import translate
 from tests.helpers.engines import LIMIT, PACKAGES, TEXTS, exportable
 
