@@ -17,7 +17,7 @@ from modeling_random_transformer.configuration_random_transformer import MODEL_C
 from tests.helpers.models import tiny_model
 
 FILES = (
-    *("configuration", "generation", "inputs", "modeling", "ops", "pipeline"),
+    *("configuration", "decoding", "generation", "inputs", "modeling", "ops", "pipeline"),
     *("quantization", "tokenization", "verification", "versions"),
 )
 SAVED_CODE = {f"{name}_random_transformer.py" for name in FILES}

@@ -8,14 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.cache_utils import DynamicLayer
 
+from modeling_random_transformer import decoding_random_transformer as decoding
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer import ops_random_transformer as ops
-from modeling_random_transformer.generation_random_transformer import (
-    BeamKVCache,
-    FastDecoder,
-    RandomTransformerGenerationMixin,
-    block_top_k,
-)
+from modeling_random_transformer.decoding_random_transformer import BeamKVCache, FastDecoder
+from modeling_random_transformer.generation_random_transformer import RandomTransformerGenerationMixin, block_top_k
 from tests.helpers.models import (
     assert_same_generation,
     exact_model,
@@ -86,8 +83,8 @@ def generate_with_fixed_scores(model, **options):
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkeypatch):
-    monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the capacity grows twice
-    monkeypatch.setattr(generation, "COMPACTION_INTERVAL", 3)
+    monkeypatch.setattr(decoding, "INITIAL_CAPACITY", 3)  # so that the capacity grows twice
+    monkeypatch.setattr(decoding, "COMPACTION_INTERVAL", 3)
     model = exact_model(spread=2.0, **CONFIGS[config])
     ours = generate(model, **SEARCHES[search])
     taken = len(steps)
@@ -123,7 +120,7 @@ def test_fast_steps_in_half_precision_equal_the_modules(dtype, autocast, disable
 def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disable_fast_decoder, monkeypatch):
     """As on CPUs with bfloat16 instructions; also in float64, to compare exactly."""
     monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
-    monkeypatch.setattr(generation, "prefer_matmul_attention_for_decoding", lambda *_: True)
+    monkeypatch.setattr(decoding, "prefer_matmul_attention_for_decoding", lambda *_: True)
     monkeypatch.setattr(ops, "scaled_dot_product_attention", None)
     model = tiny_model().to(dtype)
     ours = generate_with_fixed_scores(model, **SEARCHES[search])
@@ -135,8 +132,8 @@ def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disab
 def test_prefer_matmul_attention_for_decoding(monkeypatch):
     monkeypatch.setattr(ops, "supports_native_matmul", lambda _: True)
     keys = torch.ones(2, 1, 3, 4, dtype=torch.bfloat16)
-    mask = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
-    hides_all = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
+    mask = decoding.additive_padding_mask(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
+    hides_all = decoding.additive_padding_mask(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
     prefers_matmul = ops.prefer_matmul_attention_for_decoding
     assert prefers_matmul(keys, None)
     assert prefers_matmul(keys, mask)
@@ -160,7 +157,7 @@ def test_beam_kv_cache_equals_copied_caches(sources, beams, length, kept_beams, 
     torch.manual_seed(seed)
     batch = sources * beams
     keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)
-    with patch.multiple(generation, INITIAL_CAPACITY=1, COMPACTION_INTERVAL=interval):
+    with patch.multiple(decoding, INITIAL_CAPACITY=1, COMPACTION_INTERVAL=interval):
         check_cache(BeamKVCache([(keys, values)], beams), keys, values, kept_beams)
 
 
@@ -191,7 +188,7 @@ def test_entries_without_descendants_are_removed():
         cache.append(0, *[torch.randn(2, 1, beams, 2)] * 2)
         cache.advance()
     assert cache.length == length
-    assert cache.entries <= length + beams * (generation.COMPACTION_INTERVAL + 1)
+    assert cache.entries <= length + beams * (decoding.COMPACTION_INTERVAL + 1)
 
 
 SCORES = {

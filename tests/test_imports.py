@@ -20,6 +20,7 @@ LAYERS = (
     "ops_random_transformer",
     "verification_random_transformer",
     "quantization_random_transformer",
+    "decoding_random_transformer",
     "generation_random_transformer",
     "modeling_random_transformer",
     "tokenization_random_transformer",

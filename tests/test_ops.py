@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from modeling_random_transformer import ops_random_transformer as ops
-from modeling_random_transformer.generation_random_transformer import (
-    functional_linear,
-    fused_linear,
-)
+from modeling_random_transformer.decoding_random_transformer import functional_linear, fused_linear
 from modeling_random_transformer.ops_random_transformer import PackedLinear, can_pack
 from tests.helpers.models import assert_near, assert_same_generation, fixed_scores, padded_batch, tiny_model
 

@@ -20,7 +20,7 @@ from modeling_random_transformer import (
     RandomTransformerForCausalLM,
     RandomTransformerForSequenceClassification,
 )
-from modeling_random_transformer import generation_random_transformer as generation
+from modeling_random_transformer import decoding_random_transformer as decoding
 from modeling_random_transformer import quantization_random_transformer as quantization
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.quantization_random_transformer import (
@@ -240,7 +240,7 @@ def test_packed_weights_follow_each_of_their_layers():
             change()
             copies = copy.deepcopy(layers)  # without packed weights
             assert torch.equal(layers[0](states), copies[0](states))
-            fused = [generation.fused_linear(stack)(states) for stack in (layers, copies)]
+            fused = [decoding.fused_linear(stack)(states) for stack in (layers, copies)]
             assert all(map(torch.equal, *fused))
 
 
@@ -249,7 +249,7 @@ def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
     layers, states = [int8_layer(seed=i) for i in range(3)], torch.randn(3, 40)
     monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 2 * layers[0].weight.numel())
     with torch.no_grad():
-        fused, single = generation.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
+        fused, single = decoding.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
     assert_near(torch.cat(fused), torch.cat(single), 1e-6)
 
 

@@ -9,8 +9,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import CompileConfig
 
+from modeling_random_transformer import decoding_random_transformer as decoding
 from modeling_random_transformer import generation_random_transformer as generation
-from modeling_random_transformer.generation_random_transformer import (
+from modeling_random_transformer.decoding_random_transformer import (
     BeamKVCache,
     CapturedStep,
     FastStep,
@@ -180,14 +181,14 @@ def test_changed_weights_are_captured_again(captures):
 
 def test_few_graphs_are_kept_and_freed_with_the_model(captures):
     model = exact_model(spread=2.0)
-    for rows in range(1, generation.MAX_CAPTURED_STEPS + 4):
+    for rows in range(1, decoding.MAX_CAPTURED_STEPS + 4):
         generate(model, padded_batch([3] * rows), **STATIC)
     kept = captured_steps(model).steps
-    assert len(kept) == generation.MAX_CAPTURED_STEPS
+    assert len(kept) == decoding.MAX_CAPTURED_STEPS
     steps = [weakref.ref(step) for step in captures]
     captures.clear()
     gc.collect()
-    assert sum(step() is not None for step in steps) == generation.MAX_CAPTURED_STEPS
+    assert sum(step() is not None for step in steps) == decoding.MAX_CAPTURED_STEPS
     del model, kept
     gc.collect()
     assert not any(step() for step in steps)
@@ -216,13 +217,13 @@ def test_calls_that_exclude_graphs_are_not_captured(options, captures):
 
 def test_calls_of_many_shapes_are_not_captured_by_default(captures, monkeypatch):
     """Their graphs would need much memory, as would those of large caches."""
-    monkeypatch.setattr(generation, "MAX_CAPTURED_STEPS", 2)
+    monkeypatch.setattr(decoding, "MAX_CAPTURED_STEPS", 2)
     model = exact_model(spread=2.0)
     for _ in range(3):
         for rows in (1, 2, 3):
             generate(model, padded_batch([3] * rows))
     assert [len(step.ids) for step in captures] == [1, 2]
-    monkeypatch.setattr(generation, "MAX_DEFAULT_ENTRIES", 31)
+    monkeypatch.setattr(decoding, "MAX_DEFAULT_ENTRIES", 31)
     second_model = exact_model(spread=2.0)
     for _ in range(3):
         generate(second_model, padded_batch([3]))

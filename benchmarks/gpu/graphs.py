@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.generation_random_transformer import CapturedStep, captured_steps
+from modeling_random_transformer.decoding_random_transformer import CapturedStep, captured_steps
 
 from ..generate import DEVICE, DTYPES, SOURCE_LEN, generate
 from ..memory import MIB

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base.files import StrPath
-from ...generation_random_transformer import FastDecoder
+from ...decoding_random_transformer import FastDecoder
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
 from .compare import check_equal, compared_ids
 from .engines import EngineTranslate, translate_fn

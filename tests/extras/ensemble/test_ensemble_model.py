@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from modeling_random_transformer import DynamicInt8Config, Seq2SeqPipeline, cli
+from modeling_random_transformer.decoding_random_transformer import FastDecodingCache
 from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
-from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
 from modeling_random_transformer.inference.loading import load_models
 from tests.helpers.foreign import foreign_model
