@@ -35,7 +35,7 @@ MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is cap
 COMPACTION_INTERVAL = 8  # decoding steps
 
 
-# KV cache and decoder step
+# KV caches of beams
 
 
 LayerStates = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer, [batch, heads, length, d_k or d_v]
@@ -220,6 +220,9 @@ def bucket(length: int) -> int:
     return max(SMALLEST_BUCKET, 2 ** (length - 1).bit_length())
 
 
+# The decoder as a function of one token
+
+
 class StepAttention(Protocol):
     """The attention of one decoder layer during a step. `generate()` and exported graphs implement it differently.
 
@@ -243,7 +246,8 @@ class FastDecoderLayer:
     """
 
     def __init__(self, layer: Any, batch_size: int):
-        target_attention, source_attention = layer.self_attn, layer.encoder_attn
+        target_attention = layer.self_attn
+        source_attention = layer.encoder_attn
         self.pre_norm = layer.config.norm_order == "pre"
         self.target_norm = functional_norm(layer.self_attn_layer_norm)
         self.project = fused_linear(
@@ -260,14 +264,22 @@ class FastDecoderLayer:
 
     def __call__(self, states: Tensor, attention: StepAttention) -> Tensor:
         """`[…, d_model]` in and out."""
-        heads = attention.attend_to_target(*self.project(self.norm_before(self.target_norm, states)))
-        states = self.norm_after(self.target_norm, self.target_output.add_residual(states, heads))
+        inputs = self.norm_before(self.target_norm, states)
+        query, key, value = self.project(inputs)
+        heads = attention.attend_to_target(query, key, value)
+        states = self.target_output.add_residual(states, heads)
+        states = self.norm_after(self.target_norm, states)
 
-        heads = attention.attend_to_source(self.project_query(self.norm_before(self.source_norm, states)))
-        states = self.norm_after(self.source_norm, self.source_output.add_residual(states, heads))
+        inputs = self.norm_before(self.source_norm, states)
+        query = self.project_query(inputs)
+        heads = attention.attend_to_source(query)
+        states = self.source_output.add_residual(states, heads)
+        states = self.norm_after(self.source_norm, states)
 
-        inner = self.activation(self.fc1(self.norm_before(self.final_norm, states)))
-        return self.norm_after(self.final_norm, self.fc2.add_residual(states, inner))
+        inputs = self.norm_before(self.final_norm, states)
+        inner = self.activation(self.fc1(inputs))
+        states = self.fc2.add_residual(states, inner)
+        return self.norm_after(self.final_norm, states)
 
     def norm_before(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
         """The input of a sub-layer, as in `RandomTransformerLayer`."""
@@ -356,6 +368,9 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
     return visible.masked_fill(hidden, -torch.inf)
 
 
+# Caches and steps of `generate()`
+
+
 class FastDecodingCache(EncoderDecoderCache):
     """transformers' cache. When the fast steps begin, the target's keys and values move to the cache of a `FastStep`.
 
@@ -404,7 +419,9 @@ class FastDecodingCache(EncoderDecoderCache):
             return
         beam_cache = self.step.cache
         for i, (keys, values) in enumerate(zip(beam_cache.keys, beam_cache.values, strict=True)):
-            self.self_attention_cache.update(beam_cache.separate_beams(keys), beam_cache.separate_beams(values), i)
+            keys = beam_cache.separate_beams(keys)
+            values = beam_cache.separate_beams(values)
+            self.self_attention_cache.update(keys, values, i)
         self.step = None
 
 
@@ -437,9 +454,14 @@ class StaticDecodingCache(FastDecodingCache):
             mask = first_keys.new_zeros(sources, 1, 1, length)
         added = bucket(length) - length
         mask = pad(mask, (0, added), value=-torch.inf)
-        padded = [(pad(keys, (0, 0, 0, added)), pad(values, (0, 0, 0, added))) for keys, values in source]
+        padded = []
+        for keys, values in source:
+            padded_keys = pad(keys, (0, 0, 0, added))
+            padded_values = pad(values, (0, 0, 0, added))
+            padded.append((padded_keys, padded_values))
         if self.is_captured:
-            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.max_length))
+            step = CapturedStep(model, target, padded, mask, self.max_length)
+            return self.captured_step(model, step)
         return FastStep(model, target, padded, mask, self.max_length)
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
@@ -478,10 +500,9 @@ class FastStep:
         self.cache = cache
         packs_weights = max_length - cache.length >= MIN_STEPS_TO_PACK
         self.batch_size = cache.groups * cache.beams if packs_weights else 0
-        self.attentions = [
-            BeamAttention(layer, i, cache, layer_source, source_mask)
-            for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True))
-        ]
+        self.attentions = []
+        for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True)):
+            self.attentions.append(BeamAttention(layer, i, cache, layer_source, source_mask))
 
     @cached_property
     def fast_decoder(self) -> FastDecoder:
@@ -499,6 +520,9 @@ class FastStep:
         self.cache.reserve()
         states = self.decoder.embed(ids, self.cache.next_position(), position_limit=self.cache.length + 1)
         return self.fast_decoder(states[:, 0], self.attentions)
+
+
+# Steps as CUDA graphs
 
 
 class CapturedStep(FastStep):
@@ -685,5 +709,8 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
     """Convert a layer norm to a function of its input. Other modules are called as modules."""
     if not is_unmodified(module, nn.LayerNorm):
         return ModuleFunction(module)
-    shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
+    shape = module.normalized_shape
+    scale = module.weight
+    shift = module.bias
+    eps = module.eps
     return lambda states: torch.layer_norm(states, shape, scale, shift, eps)

@@ -22,13 +22,15 @@ def check_free(output: StrPath, overwrite: bool = False) -> Path:
         ValueError: `output` is not a new or an empty folder in an existing folder, or cannot be written.
     """
     path = Path(output)
-    if not path.absolute().parent.is_dir():
+    parent = path.absolute().parent
+    exists = path.exists()
+    if not parent.is_dir():
         raise ValueError(f"output must be in a folder that exists, got {str(output)!r}.")
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
+    if path.is_symlink() or (exists and not path.is_dir()):
         raise ValueError(f"output must be a new or an empty folder, got {str(output)!r}.")
-    if path.exists() and any(path.iterdir()) and not overwrite:
+    if exists and any(path.iterdir()) and not overwrite:
         raise ValueError(f"output must be a new or an empty folder without overwrite, got {str(output)!r}.")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+    if not os.access(path if exists else parent, os.W_OK):
         raise ValueError(f"output must be a folder that can be written, got {str(output)!r}.")
     return path
 
@@ -51,7 +53,8 @@ def new_folder(output: StrPath, overwrite: bool = False) -> Iterator[Path]:
     """
     path = check_free(output, overwrite)
     exists = path.exists()
-    with TemporaryDirectory(dir=path if exists else path.absolute().parent, prefix=f".{path.name}.") as scratch:
+    scratch_parent = path if exists else path.absolute().parent
+    with TemporaryDirectory(dir=scratch_parent, prefix=f".{path.name}.") as scratch:
         folder = Path(scratch) / "folder"  # has default permissions, unlike the scratch folder (0700)
         folder.mkdir()
         with name_path_in_errors(path):
@@ -89,5 +92,8 @@ def _record_files(folder: Path, names: Iterable[str]) -> None:
 def read_written_files(folder: Path) -> set[str]:
     """The names of the files that `new_folder` has written to a folder."""
     record = folder / WRITTEN_FILES
-    names = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
-    return {name for name in names if (folder / name).resolve().is_relative_to(folder.resolve())}
+    if not record.is_file():
+        return set()
+    root = folder.resolve()
+    names = record.read_text(encoding="utf-8").splitlines()
+    return {name for name in names if (folder / name).resolve().is_relative_to(root)}
