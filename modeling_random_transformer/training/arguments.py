@@ -16,7 +16,7 @@ from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 DEFAULT_VOCAB_SIZE, DEFAULT_PRESET = 8000, "tiny"
-PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # prefixes of each split's arguments
+ARGUMENT_PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # prefixes of each split's arguments
 DATASET_ARGUMENTS = ("dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split")
 CONSTANTS = ("true", "false", "none")  # lower or upper case
 TOKENIZER_FIELDS = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
@@ -192,7 +192,7 @@ class DataArguments:
 
     def _languages(self, split: str, count: int) -> Sequence[LanguageTags]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
-        names = [f"{PREFIXES[split]}source_lang", f"{PREFIXES[split]}target_lang"]
+        names = [f"{ARGUMENT_PREFIXES[split]}source_lang", f"{ARGUMENT_PREFIXES[split]}target_lang"]
         if not any(getattr(self, name) for name in names):
             names = ["source_lang", "target_lang"]
         codes = [getattr(self, name) for name in names]
@@ -216,8 +216,8 @@ class DataArguments:
         return codes
 
     def _file_texts(self, split: str) -> list[ParallelText]:
-        source_name = f"{PREFIXES[split]}source_file"
-        target_name = f"{PREFIXES[split]}target_file"
+        source_name = f"{ARGUMENT_PREFIXES[split]}source_file"
+        target_name = f"{ARGUMENT_PREFIXES[split]}target_file"
         sources = getattr(self, source_name) or []
         targets = getattr(self, target_name) or []
         files = getattr(self, f"{split}_file") or []
@@ -273,7 +273,7 @@ def unused_arguments(values: Mapping[str, Any]) -> dict[str, str]:
     """The arguments of `DataArguments` that have no effect because of other arguments, and the reasons."""
     unused = {}
     uses_dataset = uses_columns = False
-    for split, prefix in PREFIXES.items():
+    for split, prefix in ARGUMENT_PREFIXES.items():
         if values[f"{split}_file"] or values[f"{prefix}source_file"]:
             unused[f"{split}_split"] = "for a set that is given as files"
             uses_columns |= bool(values[f"{split}_file"])

@@ -30,8 +30,8 @@ from ...inference.loading import load_models
 from ...stages.back_translation import back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
 from ...training.arguments import (
+    ARGUMENT_PREFIXES,
     FILE_ARGUMENTS,
-    PREFIXES,
     DataArguments,
     split_and_label,
 )
@@ -206,7 +206,7 @@ class RecipeRun:
         values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
         for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
             for side, path in zip(SIDES, files_of(self.plan.path(DATA), split), strict=True):
-                values[f"{PREFIXES[split]}{side}_file"] = [str(path)]
+                values[f"{ARGUMENT_PREFIXES[split]}{side}_file"] = [str(path)]
         for other in self.stages:
             if other.name in stage.synthetic:
                 source, target = files_of(self.plan.path(other.name))
