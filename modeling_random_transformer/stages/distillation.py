@@ -27,7 +27,7 @@ from ..inference import translate
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
-from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
+from ..training.arguments import ARGUMENT_PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checkpoints import save_atomically
 from ..training.checks import check_arguments, check_languages_of_sets
 from ..training.model_card import CARD, set_section
@@ -252,7 +252,7 @@ def check_distillation(
         if not (Path(teacher) / CONFIG).is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
     languages = comparison_set(data_args).languages
-    corpora = {split: data_args.corpora(split) for split in PREFIXES}
+    corpora = {split: data_args.corpora(split) for split in ARGUMENT_PREFIXES}
     if any(corpus.languages != languages for corpus in corpora["train"]):
         raise ValueError(
             "source_lang and target_lang must be those of the test set in a distillation, "

@@ -31,6 +31,7 @@ TEXTS = some_texts(24, seed=1)
 LIMIT = 24  # maximum tokens of a translation
 BEAMS = (1, 4)
 SHORT = {"max_new_tokens": LIMIT, "early_stopping": True}  # what CTranslate2 computes under `generate()`
+GREEDY = {"num_beams": 1, "early_stopping": False}  # one beam has no early stopping
 
 
 def needs(engine: str) -> list[pytest.MarkDecorator]:

@@ -65,7 +65,6 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
     options = validation(corpus) | {"max_steps": 2}
     assert not (run(corpus, "tiny", **options).folder / CALIBRATION).exists()
     monkeypatch.setattr(calibration, "MIN_PAIRS", 2)
-    monkeypatch.setattr(training_run, "load_translator", None)  # the model in memory is used
     assert not (run(corpus, "equal", **options).folder / CALIBRATION).exists()
     assert any("The model has no confidence: translations must be 10 or more" in line for line in caplog.messages)
     monkeypatch.setattr(calibration, "MIN_BELOW", 0)
@@ -76,7 +75,7 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
     assert 0 <= calibration_of_run.confidence([0.0] * 6) <= 1
 
 
-def test_a_tiny_validation_set_does_not_load_an_adapted_model(corpus, trained, monkeypatch, caplog):
+def test_a_tiny_validation_set_does_not_load_the_model(corpus, trained, monkeypatch, caplog):
     monkeypatch.setattr(training_run, "load_translator", None)
     options = {"model_name_or_path": str(trained[1].folder), "lora_rank": 2, "vocab_size": None}
     run(corpus, "tiny", **validation(corpus), **options, config_overrides="", max_steps=2)
@@ -84,7 +83,7 @@ def test_a_tiny_validation_set_does_not_load_an_adapted_model(corpus, trained, m
 
 
 @pytest.mark.parametrize("options", [{"lora_rank": 2}, {"bf16_full_eval": True}])
-def test_a_model_that_is_not_as_it_is_saved_is_loaded_for_its_calibration(options, corpus, trained, monkeypatch):
+def test_the_calibration_is_of_the_saved_model(options, corpus, trained, monkeypatch):
     monkeypatch.setattr(calibration, "MIN_PAIRS", 2)
     monkeypatch.setattr(calibration, "MIN_BELOW", 0)
     loaded = []

@@ -20,7 +20,7 @@ from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.inputs_random_transformer import longest_target
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.edits import EDITS
-from tests.helpers.engines import SHORT, TEXTS, exportable, needs
+from tests.helpers.engines import GREEDY, SHORT, TEXTS, exportable, needs
 from tests.helpers.models import tiny_model
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.translation import multilingual_translator
@@ -47,16 +47,16 @@ def reasons(monkeypatch):
 
 # Options that the engine computes.
 COMPUTED = {
-    "greedy": {"num_beams": 1},
+    "greedy": {**GREEDY},
     "beams": {"num_beams": 4},
     "patience": {"num_beams": 4, "patience": 2, "length_penalty": 2.0},
-    "prefixes": {"num_beams": 1, "prefixes": ["the", ""] * (len(TEXTS) // 2)},
-    "suppress_tokens": {"num_beams": 1, "suppress_tokens": [20, 21, 22]},
-    "min_new_tokens": {"num_beams": 1, "min_new_tokens": 6},
-    "no_repeat_ngram_size": {"num_beams": 1, "no_repeat_ngram_size": 2},
-    "longest": {"num_beams": 1, "max_new_tokens": 3},
-    "longest, then the end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": 2},
-    "longest, then an end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": [9, 2]},
+    "prefixes": {**GREEDY, "prefixes": ["the", ""] * (len(TEXTS) // 2)},
+    "suppress_tokens": {**GREEDY, "suppress_tokens": [20, 21, 22]},
+    "min_new_tokens": {**GREEDY, "min_new_tokens": 6},
+    "no_repeat_ngram_size": {**GREEDY, "no_repeat_ngram_size": 2},
+    "longest": {**GREEDY, "max_new_tokens": 3},
+    "longest, then the end": {**GREEDY, "max_new_tokens": 3, "forced_eos_token_id": 2},
+    "longest, then an end": {**GREEDY, "max_new_tokens": 3, "forced_eos_token_id": [9, 2]},
 }
 
 
@@ -144,7 +144,7 @@ def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatc
 
 def test_the_engine_translates_into_each_language(tmp_path, reasons):
     model, tokenizer = multilingual_translator()
-    options = {**SHORT, "num_beams": 1}  # with beams, the engine misses empty translations after a forced token
+    options = {**SHORT, **GREEDY}  # with beams, the engine misses empty translations after a forced token
     expected = [translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")]
     assert expected[0] != expected[1]
     attach_engine(model, tokenizer, tmp_path, dtype="float32")
@@ -158,7 +158,7 @@ def test_the_engine_translates_into_each_language(tmp_path, reasons):
 
 # By reason: options of `translate` that only the model computes.
 REQUESTS = {
-    "the generation mode 'sample' was requested": {"num_beams": 1, "do_sample": True, "seed": 1},
+    "the generation mode 'sample' was requested": {**GREEDY, "do_sample": True, "seed": 1},
     "early_stopping=False with a length penalty above 0.8 was requested": {
         "num_beams": 4,
         "length_penalty": 1.0,
@@ -168,7 +168,7 @@ REQUESTS = {
     "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
     "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
     "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
-    "1030 tokens exceed its 1024 positions": {"num_beams": 1, "max_new_tokens": 1030},
+    "1030 tokens exceed its 1024 positions": {**GREEDY, "max_new_tokens": 1030},
 }
 
 
@@ -197,7 +197,7 @@ def test_scores_of_each_token_are_computed_by_the_model(models, reasons):
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_scores_of_candidates_are_computed_by_the_engine(num_beams, models, reasons):
     model, engine, tokenizer = models
-    options = {**SHORT, "num_beams": num_beams, "n_best": min(num_beams, 3)}
+    options = {**SHORT, "early_stopping": num_beams > 1, "num_beams": num_beams, "n_best": min(num_beams, 3)}
     for actual, expected in zip(
         translate_n_best(TEXTS, engine, tokenizer, **options),
         translate_n_best(TEXTS, model, tokenizer, **options),
@@ -383,14 +383,14 @@ def test_invalid_shortlist(message, tmp_path):
 
 def test_shortlist_limits_the_target_tokens(tmp_path):
     model, tokenizer = exportable()
-    plain, names = translate(TEXTS, model, tokenizer, num_beams=1, **SHORT), token_names(tokenizer, 320)
+    plain, names = translate(TEXTS, model, tokenizer, **SHORT | GREEDY), token_names(tokenizer, 320)
     file, only = tmp_path / "vmap.txt", tokenizer("a")["input_ids"][0]
     file.write_bytes(vmap({None: list(range(320))}, *names))
     attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
-    assert translate(TEXTS, model, tokenizer, num_beams=1, **SHORT) == plain
+    assert translate(TEXTS, model, tokenizer, **SHORT | GREEDY) == plain
     file.write_bytes(vmap({None: [only]}, *names))
     attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
-    n_best_lists = list(translate_n_best(TEXTS, model, tokenizer, n_best=None, num_beams=1, **SHORT))
+    n_best_lists = list(translate_n_best(TEXTS, model, tokenizer, n_best=None, **SHORT | GREEDY))
     special = {*tokenizer.all_special_tokens, tokenizer.convert_ids_to_tokens(only)}
     assert {token for [candidate] in n_best_lists for token in candidate.tokens} <= special
 
