@@ -395,4 +395,4 @@ def with_prefixes(texts: Iterable[str], prefixes: Iterable[str] | None, name: st
             raise ValueError(f"{name} must be one per text, got more.")
         if prefix is absent:
             raise ValueError(f"{name} must be one per text, got fewer.")
-        yield text, prefix  # type: ignore[misc]
+        yield text, "" if isinstance(prefix, str) and is_blank(prefix) else prefix  # type: ignore[misc]

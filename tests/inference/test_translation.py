@@ -14,7 +14,7 @@ from modeling_random_transformer.inference import (
     translate,
     translate_stream,
 )
-from modeling_random_transformer.inference.translation import Translator
+from modeling_random_transformer.inference.translation import Translator, with_prefixes
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_translator, some_texts
 
@@ -129,6 +129,12 @@ class TestTexts:
         captured = capsys.readouterr()
         assert "41/41" in captured.err
         assert captured.out == ""
+
+
+def test_a_prefix_that_looks_empty_is_none():
+    """Otherwise, it would turn `repair` off."""
+    rows = with_prefixes(["a", "b", "c", "d"], ["", " \u200b", "\ufeff", " x"])
+    assert [*rows] == [("a", ""), ("b", ""), ("c", ""), ("d", " x")]
 
 
 def test_learned_positions_limit_targets(tokenizer):
