@@ -162,6 +162,8 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"length_penalty": "1"}, "length_penalty must be None or a number from -2 to 10, got '1'."),
         ({"length_penalty": True}, "length_penalty must be None or a number from -2 to 10, got True."),
         ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
+        ({"repair": "no"}, "repair must be True or False, got 'no'."),
+        ({"split_sentences": 1}, "split_sentences must be True or False, got 1."),
         ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
         ({"seed": 1.5}, f"seed must be None or an integer from -{2**62} to {2**62}, got 1.5."),
         ({"seed": 2**63}, f"seed must be None or an integer from -{2**62} to {2**62}, got {2**63}."),
