@@ -870,7 +870,7 @@ def target_positions(
     if position_ids is not None:
         check_shape("position_ids", position_ids, "batch", length)
         return position_ids, position_limit_of(position_ids)
-    if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
+    if not decoder.config.is_encoder_decoder and attention_mask is not None and len(attention_mask.shape) == 2:
         return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
     return seen + torch.arange(length, device=tokens.device), position_limit
 
@@ -957,7 +957,7 @@ def check_shape(name: str, tensor: Tensor, *shape: int | str) -> None:
 
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
     """Raise a ValueError if a padding mask does not match its tokens. Masks of four dimensions are not checked."""
-    if mask is not None and mask.dim() != 4:
+    if mask is not None and len(mask.shape) != 4:  # a BlockMask of Flex attention has no `dim`
         check_shape(name, mask, batch, length)
 
 

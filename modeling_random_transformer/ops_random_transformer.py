@@ -41,7 +41,7 @@ def may_omit_mask(padding_mask: Tensor | None) -> bool:
 
     Flash and Flex attention read the padding in any case.
     """
-    return padding_mask is None or padding_mask.device.type == "cpu"
+    return not isinstance(padding_mask, Tensor) or padding_mask.is_cpu
 
 
 def float32_precisions() -> tuple[str, str]:

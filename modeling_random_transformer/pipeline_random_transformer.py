@@ -45,7 +45,7 @@ from .inputs_random_transformer import (
     without_extra_spaces,
 )
 from .ops_random_transformer import trailing_true
-from .tokenization_random_transformer import has_letters, is_iterable_of_texts
+from .tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts
 from .verification_random_transformer import generation_option
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
@@ -500,18 +500,18 @@ class Seq2SeqPipeline(Pipeline):
 
 
 def target_prefixes(target_prefix: str | Sequence[str] | None, count: int) -> list[str]:
-    """The text that each of `count` translations must begin with; `""` for none.
+    """The text that each of `count` translations must begin with; `""` for none, also instead of a blank one.
 
     Raises:
         ValueError: the number of prefixes is not `count`.
     """
     if target_prefix is None or isinstance(target_prefix, str):
-        return [target_prefix or ""] * count
+        target_prefix = [target_prefix or ""] * count
     if len(target_prefix) != count or not all(isinstance(prefix, str) for prefix in target_prefix):
         raise ValueError(
             f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
         )
-    return list(target_prefix)
+    return ["" if is_blank(prefix) else prefix for prefix in target_prefix]
 
 
 def check_prefixes(new_tokens: int, prefix_ids: Tensor) -> None:

@@ -13,7 +13,8 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, joined_parameters, tensors_of, versions_of
+from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, joined_parameters, tensors_of
+from .verification_random_transformer import TensorContents
 
 METHOD = "dynamic_int8"
 
@@ -103,10 +104,7 @@ class PackedInt8Linear:
     """
 
     def __init__(self, layers: tuple[Int8Linear, ...]):
-        tensors = tensors_of(layers)
-        self.versions = versions_of(tensors)
-        # Keeps the memory, so that no other tensor gets the same address.
-        self.sources = [tensor.detach() for tensor in tensors]
+        self.contents = TensorContents(tensors_of(layers))
         self.weight, self.bias = joined_parameters(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
         self.max_activation = int8_kernels().max_activation
@@ -162,7 +160,7 @@ def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | Non
     if any(layer.weight.numel() < MIN_PACKED_ELEMENTS for layer in layers):
         return None
     packed_layers = layers[0].packed_layers
-    if layers not in packed_layers or packed_layers[layers].versions != versions_of(tensors_of(layers)):
+    if layers not in packed_layers or not packed_layers[layers].contents.are_those_of(tensors_of(layers)):
         packed_layers[layers] = PackedInt8Linear(layers)
     return packed_layers[layers]
 

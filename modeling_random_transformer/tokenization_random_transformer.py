@@ -55,7 +55,8 @@ PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
-COMPRESSED = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0")  # the first bytes of .gz, .zst and .xz files
+# The first bytes of .gz, .zst, .xz and .bz2 files.
+COMPRESSED = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh91AY&SY")
 BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
 FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())

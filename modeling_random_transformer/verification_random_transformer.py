@@ -345,9 +345,7 @@ class Snapshot:
 
     A snapshot shows whether the model has changed since it was verified. The state is gathered once, because comparing
     it later is faster than visiting all modules. Objects are compared by identity, and functions also by the identity
-    of their code. A tensor that is replaced has another address, and PyTorch counts operations in place. PyTorch does
-    not count a write through `.data`, `.numpy()` or `vector_to_parameters`. On a CPU, samples of all rows and columns
-    show such a write.
+    of their code, tensors by `TensorContents`.
 
     A snapshot is an attribute of the model. A copy of the model has none.
 
@@ -371,10 +369,7 @@ class Snapshot:
         self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
         self.code = [function.__code__ for function in self.functions]  # autoreload replaces the code of functions
         self.tensors = distinct(tensors_of(modules))
-        self.versions = versions_of(self.tensors)
-        # None on a GPU, which would wait for them.
-        self.samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]
-        self.sampled_values = [sample.clone() for sample in self.samples]
+        self.contents = TensorContents(self.tensors)
 
     def __reduce__(self) -> Any:
         return type(None), ()  # copies and pickles of a model have `None` instead of a snapshot
@@ -409,8 +404,7 @@ class Snapshot:
         return (
             are_identical(values, self.values)
             and [function.__code__ for function in self.functions] == self.code
-            and versions_of(self.tensors) == self.versions
-            and all(map(torch.equal, self.samples, self.sampled_values))
+            and self.contents.are_those_of(self.tensors)
         )
 
 
@@ -478,6 +472,28 @@ def distinct(items: Iterable[T]) -> list[T]:
 def is_copied(cls: type) -> bool:
     """Whether a class is defined in one of the files that saved folders contain."""
     return cls.__module__.endswith("random_transformer")
+
+
+class TensorContents:
+    """The contents of tensors, which show whether the tensors have changed.
+
+    A tensor that is replaced has another address, and PyTorch counts operations in place. PyTorch does not count a
+    write through `.data`, `.numpy()` or `vector_to_parameters`. On a CPU, samples of all rows and columns show such a
+    write. They are views, so they keep the memory, and no other tensor gets the same address.
+
+    Args:
+        tensors: the tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self.versions = versions_of(tensors)
+        # None on a GPU, which would wait for them.
+        self.samples = [sampled(tensor) for tensor in tensors if can_sample(tensor)]
+        self.sampled_values = [sample.clone() for sample in self.samples]
+
+    def are_those_of(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these are the same tensors with the same values."""
+        return versions_of(tensors) == self.versions and all(map(torch.equal, self.samples, self.sampled_values))
 
 
 def can_sample(tensor: Tensor) -> bool:

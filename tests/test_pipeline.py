@@ -352,6 +352,9 @@ class TestWithoutLetters:
         (expected,) = reference(own_pipe.model, tokenizer, "42", **SHORT)
         assert own_pipe("42", keep_without_letters=False, **SHORT)["generated_text"] == expected != "42"
         assert own_pipe("42", target_prefix="the", **SHORT)["generated_text"].startswith("the")
+        for blank in ("\u200b", " ", "\u00a0", ["\ufeff"]):
+            (answer,) = own_pipe(["42"], target_prefix=blank, **SHORT)
+            assert answer == {"generated_text": "42"}, blank
         own_pipe.tokenizer = copy.deepcopy(tokenizer)
         own_pipe.tokenizer.keep_without_letters = False
         own_pipe.save_pretrained(tmp_path)

@@ -234,6 +234,8 @@ def test_packed_weights_follow_each_of_their_layers():
         lambda: setattr(layers[1], "bias", nn.Parameter(torch.ones(24), requires_grad=False)),
         lambda: layers[0].weight_scale.mul_(3),
         lambda: setattr(layers[1].weight, "data", -layers[1].weight.data),
+        lambda: layers[0].weight_scale.data.mul_(3),  # PyTorch does not count writes through `data` and `numpy()`
+        lambda: layers[1].weight.numpy().fill(1),
     )
     with torch.no_grad():
         for change in changes:

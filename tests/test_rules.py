@@ -4,9 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
+from modeling_random_transformer.modeling_random_transformer import check_padding_mask, eager_attention_forward
+from modeling_random_transformer.ops_random_transformer import may_omit_mask
 from modeling_random_transformer.versions_random_transformer import named_cache
 from tests.helpers.models import VOCAB_SIZE, assert_near, exact_model, padded_batch, random_ids, tiny_model
 
@@ -51,6 +53,13 @@ def test_flex_attention_agrees_with_eager():
         expected = model(**batch).logits
         model.set_attn_implementation("flex_attention")
         assert_near(model(**batch).logits, expected, 1e-5)
+
+
+def test_masks_of_flex_attention_are_accepted():
+    """`generate()` with a static cache passes them instead of padding masks."""
+    mask = create_block_mask(lambda _batch, _head, query, key: query >= key, 2, None, 5, 5, device="cpu")
+    check_padding_mask("decoder_attention_mask", mask, 2, 5)
+    assert may_omit_mask(mask)
 
 
 @given(variant=variants, lengths=lengths, target_len=st.integers(1, 8), seed=st.integers(0, 99))

@@ -16,6 +16,15 @@ from .saved_files import SAVED_WEIGHTS
 
 # Fields of a configuration that do not affect the model. Private fields do not affect it either.
 PROVENANCE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version")
+# Options and parts of a tokenizer that determine the ids of a text.
+TEXT_SETTINGS = (
+    "keep_line_breaks",
+    "keep_without_letters",
+    "target_merges",
+    "normalizer",
+    "pre_tokenizer",
+    "model",
+)
 
 
 def file_digest(path: Path) -> str:
@@ -41,12 +50,12 @@ def json_digest(value: Any) -> str:
 
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of weights, configurations, vocabulary and special tokens."""
+    """A digest of weights, configurations, vocabulary, special tokens and what determines the ids of texts."""
     ids, ids_of_empty_text = vocabulary(tokenizer)
     configs = [model.config, model.generation_config]
     for member in getattr(model, "members", ()):  # an ensemble has several models
         configs.append(member.config)
-    described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
+    described = [sorted(ids.items()), ids_of_empty_text, *_text_settings(tokenizer), *map(_settings, configs)]
     header = json.dumps(described, sort_keys=True, default=str)
     return tensors_digest(model.state_dict().items(), header)
 
@@ -69,6 +78,18 @@ def _settings(config: Any) -> dict[str, Any]:
         if name not in PROVENANCE and not name.startswith("_"):
             settings[name] = value
     return settings
+
+
+def _text_settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """What determines the ids of texts apart from the vocabulary, such as the merges."""
+    settings = {**tokenizer.init_kwargs, **tokenizer_definition(tokenizer)}
+    return [settings.get(name) for name in TEXT_SETTINGS]
+
+
+def tokenizer_definition(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The content of `tokenizer.json`; empty for a tokenizer that is written in Python."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return {} if backend is None else json.loads(backend.to_str())
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:

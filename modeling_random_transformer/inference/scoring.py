@@ -28,6 +28,7 @@ from ..inputs_random_transformer import (
 from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
+from ..tokenization_random_transformer import is_iterable_of_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class PairModel(ABC):
     def tokenize(self, pairs: Sequence[Pair]) -> tuple[list[Pair], list[Ids], list[Ids]]:
         """The texts as they are tokenized, and their token ids; raises a `TextError` for an invalid pair."""
         for index, pair in enumerate(pairs):
-            if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
+            if not is_iterable_of_texts(pair) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
             check_text(pair[0], index)
         options = self.pipe.call_options(**self.languages.arguments)

@@ -20,6 +20,7 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
+    check_type,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -122,6 +123,8 @@ class TranslationOptions:
         check_range("length_penalty", self.length_penalty, LOWEST_PENALTY, HIGHEST_PENALTY)
         check_range("min_confidence", self.min_confidence, 0, 1)
         check_range("seed", self.seed, -LARGEST_SEED, LARGEST_SEED, Integral)
+        for name in ("split_sentences", "repair", "confidence", "keep_source"):
+            check_type(name, getattr(self, name), bool, "True or False")
         if self.generate_kwargs.get("generation_config") is not None:  # the defaults here would override its options
             raise ValueError("generation_config must be None: give its options as arguments.")
         if self.keep_source and self.min_confidence is None:
@@ -418,4 +421,6 @@ def with_prefixes(
             raise ValueError(f"{name} must be one per text, got more.")
         if prefix is absent:
             raise ValueError(f"{name} must be one per text, got fewer.")
+        if isinstance(prefix, str) and is_blank(prefix):
+            prefix = ""
         yield PrefixedText(text, prefix)  # type: ignore[arg-type]

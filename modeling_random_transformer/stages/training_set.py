@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import DTYPES
 from ..base.digests import file_digest
-from ..base.files import encode_lines, one_line, write_atomically
+from ..base.files import encode_lines, write_atomically
 from ..base.jobs import Job
 from ..base.saved_files import JOB_RECORD
 from ..base.streams import check_readable
@@ -29,6 +29,7 @@ from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
+from ..tokenization_random_transformer import normalize
 from ..training.run_record import fingerprint
 from .monolingual import check_text_key, translate_lines, write_pairs
 
@@ -196,7 +197,7 @@ class TrainingSet:
             ValueError: no text has a reference.
         """
         references = targets_by_source(pairs_of(self.original))
-        count = sum(stripped_line(text) in references for text in read_texts(self.selected))
+        count = sum(reference_key(text) in references for text in read_texts(self.selected))
         if not count:
             raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
         write_nearest(self.selected, self.candidates, self.translated, references)
@@ -212,16 +213,16 @@ class TrainingSet:
 
 
 def targets_by_source(pairs: Iterable[Pair]) -> dict[str, list[str]]:
-    """The distinct targets of each source, as one line without whitespace at its ends."""
+    """The distinct targets of each source, by the key of its text."""
     targets: dict[str, dict[str, None]] = {}
     for source, target in pairs:
-        targets.setdefault(stripped_line(source), {})[target] = None
+        targets.setdefault(reference_key(source), {})[target] = None
     return {source: list(distinct) for source, distinct in targets.items()}
 
 
-def stripped_line(text: str) -> str:
-    """The key of a text in `targets_by_source`."""
-    return one_line(text).strip()
+def reference_key(text: str) -> str:
+    """The key of a text in `targets_by_source`, which texts that look equal share."""
+    return " ".join(normalize(text).split())
 
 
 def write_nearest(texts: Path, candidates: Path, output: Path, references: Mapping[str, Sequence[str]]) -> None:
@@ -245,6 +246,6 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
         with open(candidates, "rb") as lines:
             groups = groupby(map(json.loads, lines), key=itemgetter("index"))
             for text, (_, records) in zip(read_texts(texts), groups, strict=True):
-                yield nearest(stripped_line(text), tuple(record["translation"] for record in records))
+                yield nearest(reference_key(text), tuple(record["translation"] for record in records))
 
     write_atomically(output, encode_lines(chosen()))

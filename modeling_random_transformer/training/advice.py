@@ -125,7 +125,7 @@ def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:
     for corpus in corpora:
         sample = corpus[:SAMPLED_PAIRS]
         pairs += zip(sample["source"], sample["target"], strict=True)
-    copies = sum(source == target for source, target in pairs)
+    copies = sum(normalize(source) == normalize(target) for source, target in pairs)
     if copies > len(pairs) / 2:
         yield f"Warning: source and target are equal in {copies:,} of {len(pairs):,} pairs: the model learns to copy."
 

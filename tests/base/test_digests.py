@@ -4,6 +4,8 @@ import hashlib
 
 import pytest
 import torch
+from tokenizers import normalizers
+from tokenizers.pre_tokenizers import ByteLevel
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.base.digests import file_digest, model_digest
@@ -56,3 +58,28 @@ def test_a_new_token_changes_the_digest(tokenizer):
     before = model_digest(model, tokenizer)
     tokenizer.add_tokens("<new>")
     assert model_digest(model, tokenizer) != before
+
+
+TOKENIZER_CHANGES = {
+    "normalizer": lambda tokenizer: setattr(tokenizer.backend_tokenizer, "normalizer", normalizers.Lowercase()),
+    "parts of a text": lambda tokenizer: setattr(tokenizer.backend_tokenizer, "pre_tokenizer", ByteLevel()),
+    "model": lambda tokenizer: setattr(tokenizer.backend_tokenizer.model, "ignore_merges", True),
+    "line breaks": lambda tokenizer: setattr(tokenizer, "keep_line_breaks", True),
+    "texts without letters": lambda tokenizer: setattr(tokenizer, "keep_without_letters", False),
+}
+
+
+@pytest.mark.parametrize("change", TOKENIZER_CHANGES)
+def test_each_change_of_the_ids_of_texts_changes_the_digest(change, tokenizer):
+    """The vocabulary is the same, but a translation that is resumed would have lines of two kinds."""
+    model = tiny_model(vocab_size=len(tokenizer))
+    before = model_digest(model, tokenizer)
+    TOKENIZER_CHANGES[change](tokenizer)
+    assert model_digest(model, tokenizer) != before
+
+
+def test_tokenizing_a_text_does_not_change_the_digest(tokenizer):
+    model = tiny_model(vocab_size=len(tokenizer))
+    before = model_digest(model, tokenizer)
+    tokenizer(["a cat", "a red house"], padding=True, truncation=True, max_length=4)
+    assert model_digest(model, tokenizer) == before

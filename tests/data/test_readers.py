@@ -1,5 +1,6 @@
 """Text files in other encodings, with NUL characters or other line ends: read right, or an error that names it."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -29,6 +30,7 @@ CONTENTS = {
         gzip.compress(TEXT.encode()),
         r"text, got a compressed file \(by its first bytes\): decompress it",
     ),
+    "a renamed .bz2": (bz2.compress(TEXT.encode()), r"text, got a compressed file"),
     "a renamed .xz": (lzma.compress(TEXT.encode()), r"text, got a compressed file"),
     "a NUL": (b"first line\ta\nsecond\0 line\tb\n", NUL_BYTES),
 }

@@ -121,6 +121,8 @@ def test_label_log_probabilities_equal_log_softmax(dtype, monkeypatch):
         ([("a", "b")], {"chunk_size": 0}, "chunk_size must be a positive integer, got 0"),
         ([("a", "b"), (" ", "b")], {}, "index 1: texts must not be blank"),
         ([("a", "b"), "cd"], {}, "index 1: pairs must be two strings, got 'cd'"),
+        ([{"source": "a", "target": "b"}], {}, "index 0: pairs must be two strings, got {'source': 'a', "),
+        ([("a", "b"), 5], {}, "index 1: pairs must be two strings, got 5"),
     ],
 )
 def test_invalid_input(model, tokenizer, pairs, options, message):

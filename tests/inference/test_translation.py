@@ -14,7 +14,7 @@ from modeling_random_transformer.inference import (
     translate,
     translate_stream,
 )
-from modeling_random_transformer.inference.translation import Translator
+from modeling_random_transformer.inference.translation import Translator, with_prefixes
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_translator, some_texts
 
@@ -131,6 +131,12 @@ class TestTexts:
         assert captured.out == ""
 
 
+def test_a_prefix_that_looks_empty_is_none():
+    """Otherwise, it would turn `repair` off."""
+    rows = with_prefixes(["a", "b", "c", "d"], ["", " \u200b", "\ufeff", " x"])
+    assert [*rows] == [("a", ""), ("b", ""), ("c", ""), ("d", " x")]
+
+
 def test_learned_positions_limit_targets(tokenizer):
     """A translation has at most as many tokens as there are positions."""
     model = random_translator(position_embedding="learned", max_position_embeddings=20)
@@ -156,6 +162,8 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"length_penalty": "1"}, "length_penalty must be None or a number from -2 to 10, got '1'."),
         ({"length_penalty": True}, "length_penalty must be None or a number from -2 to 10, got True."),
         ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
+        ({"repair": "no"}, "repair must be True or False, got 'no'."),
+        ({"split_sentences": 1}, "split_sentences must be True or False, got 1."),
         ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
         ({"length_penalty": 2.0, "num_beams": 1}, "length_penalty must be None without beam search, got 2.0."),
         ({"length_penalty": 2.0, "mbr": 2}, "length_penalty must be None without beam search, got 2.0."),

@@ -42,10 +42,10 @@ def test_interpolation_chooses_the_translations_nearest_to_the_references(transl
 
 
 def test_references_of_repeated_sources(tmp_path):
-    """All distinct targets of a source are references; line breaks do not matter."""
+    """All distinct targets of a source are references; line breaks and invisible characters do not matter."""
     references = targets_by_source([("a\nb ", "x"), ("a b", "y"), ("a b", "x")])
-    assert references == {"a b": ["x", "y"]}
-    (tmp_path / "texts").write_text("a b\nc\na b\n")
+    assert references == targets_by_source([("a\u00a0b\u200b", "x"), ("a b", "y")]) == {"a b": ["x", "y"]}
+    (tmp_path / "texts").write_text("a b\u00ad\nc\na b\n", encoding="utf-8")
     records = [{"index": index, "translation": text} for index in range(3) for text in ("z", "y")]
     (tmp_path / "candidates").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     write_nearest(tmp_path / "texts", tmp_path / "candidates", tmp_path / "output", references)

@@ -112,6 +112,7 @@ def test_swapped_sides_are_a_warning(train, held_out, warns):
         ([*ENGLISH[:1], *SPANISH[1:]], []),  # names and numbers are copies
         ([*ENGLISH[:2], *SPANISH[2:]], ["source and target are equal in 2 of 3 pairs"]),
         (ENGLISH, ["source and target are equal in 3 of 3 pairs"]),
+        ([f"{text}\u200b" for text in ENGLISH], ["source and target are equal in 3 of 3 pairs"]),
     ],
 )
 def test_sources_that_are_copied_to_targets_are_a_warning(targets, expected):

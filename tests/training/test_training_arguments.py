@@ -70,6 +70,8 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"generation_num_beams": 5}, "must be unset because num_beams sets the number of beams, got 5"),
         ({"fp16": True}, "fp16 must be False on a CPU"),
         ({"do_train": False}, "do_train must be True, got False"),
+        ({"eval_steps": 10}, "eval_steps must be unset unless eval_strategy is steps, got 10"),
+        ({"eval_steps": 10, "eval_strategy": "epoch"}, "eval_steps must be unset unless eval_strategy is steps"),
         ({"do_eval": True}, "do_eval must be unset without eval_strategy, got True"),
         ({"do_predict": True}, "do_predict must be unset because test sets are always scored, got True"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha must be unset because embeddings get no noise, got 5.0"),
@@ -120,7 +122,7 @@ def test_a_copy_without_evaluation_is_valid(tmp_path):
     args = recipe(tmp_path, eval_strategy="steps", eval_steps=2, **stopping)
     copied = replace(args.without_evaluation(), learning_rate=1e-3)  # as for the paper's learning rate
     assert (copied.eval_strategy, copied.do_eval, copied.learning_rate) == ("no", False, 1e-3)
-    assert (args.eval_strategy, args.do_eval) == ("steps", True)
+    assert (args.eval_strategy, args.do_eval, args.eval_steps) == ("steps", True, 2)
 
 
 def test_an_empty_output_dir_is_an_error():

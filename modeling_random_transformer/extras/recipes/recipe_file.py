@@ -199,6 +199,8 @@ def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -
     """The arguments without those that others override, also as `ALTERNATIVES`."""
     replaced = {*overrides}
     replaced |= {ALTERNATIVES[name] for name in overrides if name in ALTERNATIVES}
+    if overrides.get("eval_strategy", "steps") != "steps":
+        replaced.add("eval_steps")
     return {name: value for name, value in arguments.items() if name not in replaced}
 
 

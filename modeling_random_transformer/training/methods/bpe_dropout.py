@@ -1,13 +1,12 @@
 """BPE-dropout (Provilkov et al. 2020, https://aclanthology.org/2020.acl-main.170): random segmentations in training."""
 
-import json
 from collections.abc import Sequence
 from itertools import chain, groupby, islice, pairwise
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ...base.digests import tokenizer_definition
 from ...data.retokenization import Seeds, TokenIds
 from ...data.tokenization import IDS, WORDS
 
@@ -145,10 +144,7 @@ def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], int]
     """
     if tokenizer.init_kwargs.get("target_merges"):
         raise ValueError("bpe_dropout must be 0 for a tokenizer with different merges for sources and targets.")
-    model: dict[str, Any] = {"type": type(tokenizer).__name__}
-    if hasattr(tokenizer, "backend_tokenizer"):
-        serialized = json.loads(tokenizer.backend_tokenizer.to_str())
-        model = serialized["model"]
+    model = tokenizer_definition(tokenizer).get("model", {"type": type(tokenizer).__name__})
     if model["type"] != "BPE":
         raise ValueError(f"bpe_dropout must be 0 for a tokenizer without BPE merges, got a {model['type']} tokenizer.")
     ids = model["vocab"]

@@ -79,8 +79,9 @@ def test_a_corpus_without_pairs_is_an_error_before_sizes_are_chosen(tmp_path, ca
 
 
 def test_a_call_without_evaluation_does_not_stop_early():
-    recipe = {"eval_strategy": "steps", "early_stopping_patience": 3, "seed": 1}
+    recipe = {"eval_strategy": "steps", "eval_steps": 0.1, "early_stopping_patience": 3, "seed": 1}
     assert not_overridden(recipe, {"eval_strategy": "no"}) == {"seed": 1}
+    assert not_overridden(recipe, {"eval_strategy": "steps"}) == {"eval_steps": 0.1, "seed": 1}
 
 
 def test_a_parent_without_a_tokenizer(tmp_path):
