@@ -107,33 +107,25 @@ class RandomTransformerConfig(PretrainedConfig):
     # Tensor parallelism: heads and inner features are split by column, the projections back to the residual stream by
     # row, the vocabulary by entry.
     base_model_tp_plan = {
-        **dict.fromkeys(("shared", "encoder.embed_tokens", "decoder.embed_tokens"), "embedding_rowwise"),
-        **dict.fromkeys(
-            (
-                "encoder.layers.*.self_attn.q_proj",
-                "encoder.layers.*.self_attn.k_proj",
-                "encoder.layers.*.self_attn.v_proj",
-                "encoder.layers.*.fc1",
-                "decoder.layers.*.self_attn.q_proj",
-                "decoder.layers.*.self_attn.k_proj",
-                "decoder.layers.*.self_attn.v_proj",
-                "decoder.layers.*.encoder_attn.q_proj",
-                "decoder.layers.*.encoder_attn.k_proj",
-                "decoder.layers.*.encoder_attn.v_proj",
-                "decoder.layers.*.fc1",
-            ),
-            "colwise",
-        ),
-        **dict.fromkeys(
-            (
-                "encoder.layers.*.self_attn.out_proj",
-                "encoder.layers.*.fc2",
-                "decoder.layers.*.self_attn.out_proj",
-                "decoder.layers.*.encoder_attn.out_proj",
-                "decoder.layers.*.fc2",
-            ),
-            "rowwise",
-        ),
+        "shared": "embedding_rowwise",
+        "encoder.embed_tokens": "embedding_rowwise",
+        "decoder.embed_tokens": "embedding_rowwise",
+        "encoder.layers.*.self_attn.q_proj": "colwise",
+        "encoder.layers.*.self_attn.k_proj": "colwise",
+        "encoder.layers.*.self_attn.v_proj": "colwise",
+        "encoder.layers.*.self_attn.out_proj": "rowwise",
+        "encoder.layers.*.fc1": "colwise",
+        "encoder.layers.*.fc2": "rowwise",
+        "decoder.layers.*.self_attn.q_proj": "colwise",
+        "decoder.layers.*.self_attn.k_proj": "colwise",
+        "decoder.layers.*.self_attn.v_proj": "colwise",
+        "decoder.layers.*.self_attn.out_proj": "rowwise",
+        "decoder.layers.*.encoder_attn.q_proj": "colwise",
+        "decoder.layers.*.encoder_attn.k_proj": "colwise",
+        "decoder.layers.*.encoder_attn.v_proj": "colwise",
+        "decoder.layers.*.encoder_attn.out_proj": "rowwise",
+        "decoder.layers.*.fc1": "colwise",
+        "decoder.layers.*.fc2": "rowwise",
     }
     # One FSDP2 unit per layer. The embedding remains in the root unit: encoder, decoder and output layer use it.
     base_model_fsdp_plan = {"encoder.layers.*": "free_full_weight", "decoder.layers.*": "free_full_weight"}

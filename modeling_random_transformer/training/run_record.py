@@ -63,11 +63,23 @@ ARGUMENTS_COMPARED_BY_CONTENT = (
     "validation_split",
 )
 # Arguments of evaluation. They may change, unless evaluation selects the weights.
-EVALUATION_ARGUMENTS = """
-    bf16_full_eval bleu_tokenize engine eval_delay eval_on_start eval_steps eval_strategy fp16_full_eval
-    generation_max_length greater_is_better length_penalty metric_for_best_model num_beams predict_with_generate
-    prediction_loss_only
-"""
+EVALUATION_ARGUMENTS = (
+    "bf16_full_eval",
+    "bleu_tokenize",
+    "engine",
+    "eval_delay",
+    "eval_on_start",
+    "eval_steps",
+    "eval_strategy",
+    "fp16_full_eval",
+    "generation_max_length",
+    "greater_is_better",
+    "length_penalty",
+    "metric_for_best_model",
+    "num_beams",
+    "predict_with_generate",
+    "prediction_loss_only",
+)
 # The beginnings of the names of other arguments that may change. All others that differ from their defaults are
 # compared when a run is resumed.
 UNCOMPARED_PREFIXES = (
@@ -198,7 +210,7 @@ def weight_arguments(args: TranslationTrainingArguments, *other_arguments: Any) 
     """The training arguments, and `other_arguments`, that differ from their defaults and determine the weights."""
     uncompared = {*INCREASABLE_ARGUMENTS, *ARGUMENTS_COMPARED_BY_CONTENT}
     if not evaluation_selects_weights(args):
-        uncompared |= {*EVALUATION_ARGUMENTS.split()}
+        uncompared |= {*EVALUATION_ARGUMENTS}
     values: dict[str, Any] = {}
     for arguments in (*other_arguments, args):
         values |= non_default_arguments(arguments)

@@ -183,7 +183,7 @@ def test_arguments_may_change_after_a_failed_start(corpus):
 
 
 def test_free_arguments_are_named_once_and_exist():
-    names = [*ARGUMENTS_COMPARED_BY_CONTENT, *EVALUATION_ARGUMENTS.split(), *INCREASABLE_ARGUMENTS]
+    names = [*ARGUMENTS_COMPARED_BY_CONTENT, *EVALUATION_ARGUMENTS, *INCREASABLE_ARGUMENTS]
     assert len(names) == len(set(names))
     kinds = (DataArguments, ModelArguments, TranslationTrainingArguments, AcceleratorConfig)
     known = {entry.name for kind in kinds for entry in fields(kind)}
