@@ -18,25 +18,27 @@ from ..base.flags import MAX_SEED, finite_number
 from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYPOTHESES, check_choice
 from .arguments import DataArguments, ModelArguments, check_unset
 
-# Arguments of `Seq2SeqTrainingArguments` that have no effect here, by reason.
+# Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
-    "max_tokens_per_batch sets the batch size": ("per_device_train_batch_size", "auto_find_batch_size"),
-    "batches are always grouped by length": ("train_sampling_strategy", "length_column_name", "sortish_sampler"),
-    "an epoch always contains every pair": ("dataloader_drop_last",),
-    "batches have the token ids only": ("remove_unused_columns",),
-    "metrics get all rows in the order of the data set": (
-        "batch_eval_metrics",
-        "eval_do_concat_batches",
-        "eval_use_gather_object",
-    ),
-    "metrics get predictions and labels": ("include_for_metrics",),
-    "num_beams sets the number of beams": ("generation_num_beams",),
-    "num_beams and length_penalty configure beam search": ("generation_config",),
-    "all nodes share output_dir": ("save_on_each_node",),
-    "test sets are always scored": ("do_predict",),
-    "Liger has no kernels for this model": ("use_liger_kernel", "liger_kernel_config"),
-    "embeddings get no noise": ("neftune_noise_alpha",),
-    "the same command resumes, and model_name_or_path starts from another model": ("resume_from_checkpoint",),
+    "per_device_train_batch_size": "max_tokens_per_batch sets the batch size",
+    "auto_find_batch_size": "max_tokens_per_batch sets the batch size",
+    "train_sampling_strategy": "batches are always grouped by length",
+    "length_column_name": "batches are always grouped by length",
+    "sortish_sampler": "batches are always grouped by length",
+    "dataloader_drop_last": "an epoch always contains every pair",
+    "remove_unused_columns": "batches have the token ids only",
+    "batch_eval_metrics": "metrics get all rows in the order of the data set",
+    "eval_do_concat_batches": "metrics get all rows in the order of the data set",
+    "eval_use_gather_object": "metrics get all rows in the order of the data set",
+    "include_for_metrics": "metrics get predictions and labels",
+    "generation_num_beams": "num_beams sets the number of beams",
+    "generation_config": "num_beams and length_penalty configure beam search",
+    "save_on_each_node": "all nodes share output_dir",
+    "do_predict": "test sets are always scored",
+    "use_liger_kernel": "Liger has no kernels for this model",
+    "liger_kernel_config": "Liger has no kernels for this model",
+    "neftune_noise_alpha": "embeddings get no noise",
+    "resume_from_checkpoint": "the same command resumes, and model_name_or_path starts from another model",
 }
 # Arguments that change the passes of a step, or wait for the device during one.
 UNCAPTURED = (
@@ -57,32 +59,22 @@ POSITIVE = (
     "num_train_epochs",
 )
 AT_LEAST = {
-    **dict.fromkeys(
-        (
-            "r_drop_alpha",
-            "weight_decay",
-            "max_grad_norm",
-            "adam_epsilon",
-            "dataloader_num_workers",
-            "seed",
-            "data_seed",
-        ),
-        0,
-    ),
-    **dict.fromkeys(
-        (
-            "average_last",
-            "num_beams",
-            "tp_size",
-            "fsdp_size",
-            "per_device_eval_batch_size",
-            "eval_accumulation_steps",
-            "early_stopping_patience",
-        ),
-        1,
-    ),
+    "r_drop_alpha": 0,
+    "weight_decay": 0,
+    "max_grad_norm": 0,
+    "adam_epsilon": 0,
+    "average_last": 1,
+    "num_beams": 1,
+    "tp_size": 1,
+    "fsdp_size": 1,
+    "per_device_eval_batch_size": 1,
+    "eval_accumulation_steps": 1,
+    "early_stopping_patience": 1,
     "max_tokens_per_batch": 2,
     "generation_max_length": 2,  # the start token, and one more
+    "dataloader_num_workers": 0,
+    "seed": 0,
+    "data_seed": 0,
 }
 # More would fill the memory after the data is prepared, or after the training, or be no seed of NumPy.
 AT_MOST = {
@@ -207,9 +199,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.per_device_eval_batch_size is None:
             # A GPU translates many pairs in almost the time of a few.
             self.per_device_eval_batch_size = 32 if self.device.type == "cpu" else 256
-        for reason, names in UNSUPPORTED.items():
-            for name in names:
-                check_unset(self, name, f"because {reason}")
+        for name, reason in UNSUPPORTED.items():
+            check_unset(self, name, f"because {reason}")
         self._require("do_train", self.do_train, "True")
         self._check_steps()
         self._check_evaluation()
