@@ -25,6 +25,7 @@ from .versions_random_transformer import UNTESTED_ADVICE
 
 # The special tokens, whose ids are 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+BOOLEAN_OPTIONS = ("keep_line_breaks", "keep_without_letters", "source_eos", "split_special_tokens")
 # The options of a new tokenizer. transformers would store any other name without effect.
 TOKENIZER_OPTIONS = {
     "additional_special_tokens",
@@ -702,10 +703,14 @@ def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
     return is_byte_level and backend.model.token_to_id(word) is not None and backend.decoder.decode([word]) != word
 
 
-def _check_options(options: Iterable[str]) -> None:
-    for name in options:
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
         if name not in TOKENIZER_OPTIONS:
             raise ValueError(f"options must be among {', '.join(sorted(TOKENIZER_OPTIONS))}, got {name!r}.")
+        if name in BOOLEAN_OPTIONS and not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, got {value!r}.")
+        if name == "model_max_length":
+            _check_integer(name, value, 1, "the end token")
 
 
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:

@@ -278,6 +278,8 @@ def test_names_of_tokens_are_not_added(tokenizer, text):
         ({"languages": ["en"], "vocab_size": 260}, "vocab_size must be an integer of at least 261"),
         ({"languages": ["en"], "src_lang": "fr"}, "src_lang must be one of en, got 'fr'"),
         ({"eos_token": "<end>"}, "eos_token must be in the vocabulary, got '<end>'"),
+        ({"keep_line_breaks": "no"}, "keep_line_breaks must be True or False, got 'no'"),
+        ({"model_max_length": -5}, r"model_max_length must be an integer of at least 1 \(the end token\), got -5"),
         ({"min_freq": 3}, "options must be among .*, keep_line_breaks, .* got 'min_freq'"),
     ],
 )

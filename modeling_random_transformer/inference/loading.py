@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def load_models(
     """
     with reraise_as_value_error(f"device must be an available device, got {device}"):
         torch.zeros(1, device=device).item()  # an error on the device meta, which has no values
+    if isinstance(folders, str | PathLike) or not folders:
+        raise ValueError(f"{argument} must be a list of one or more folders, got {folders!r}.")
     if len(folders) > 1 and engine_options.get("engine") is not None:
         raise ValueError(f"{argument} must be one model with an engine, got {len(folders)}.")
     loaded = [load_translator(folder, dtype, argument, **engine_options) for folder in folders]

@@ -1,6 +1,7 @@
 """The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import ge, gt, le
@@ -15,6 +16,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
+from ..configuration_random_transformer import is_int
 from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYPOTHESES, check_choice
 from .arguments import DataArguments, ModelArguments, check_unset
 
@@ -60,6 +62,7 @@ POSITIVE = (
 )
 AT_LEAST = {
     "r_drop_alpha": 0,
+    "warmup_steps": 0,
     "weight_decay": 0,
     "max_grad_norm": 0,
     "adam_epsilon": 0,
@@ -252,6 +255,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         args = copy.copy(self)
         args.eval_strategy = IntervalStrategy.NO
         args.eval_steps = None
+        args.eval_delay = 0
         args.do_eval = False  # set by transformers with an `eval_strategy`
         args.load_best_model_at_end = False
         args.early_stopping_patience = None
@@ -271,6 +275,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_values(self) -> None:
         self._require("output_dir", self.output_dir != "", "a folder")
+        for name, value in vars(self).items():
+            self._require(name, not isinstance(value, float) or math.isfinite(value), "finite")
+        for name, kind in TranslationTrainingArguments.__annotations__.items():
+            if kind is bool:
+                self._require(name, isinstance(getattr(self, name), bool), "True or False")
+            if kind is int and name != "max_steps":  # which may be 1e5
+                self._require(name, is_int(getattr(self, name)), "an integer")
         for description, is_within, limits in LIMITS:
             for name, limit in limits.items():
                 value = getattr(self, name)
@@ -291,6 +302,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
             is_fraction = 0 < self.warmup_steps < 1
             self._require("warmup_steps", not is_fraction, "0 or at least 1 if max_steps and learning_rate are unset")
+        if self.save_strategy != "steps":
+            check_unset(self, "save_steps", "unless save_strategy is steps")
+        if self.logging_strategy != "steps":
+            check_unset(self, "logging_steps", "unless logging_strategy is steps")
         if self.save_total_limit is not None and self.save_strategy != "no":
             least = self.average_last
             self._require("save_total_limit", self.save_total_limit >= least, f"at least average_last={least}")
@@ -300,6 +315,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             check_unset(self, "eval_steps", "unless eval_strategy is steps")
         if self.eval_strategy == "no":
             check_unset(self, "do_eval", "without eval_strategy")
+            check_unset(self, "eval_delay", "without eval_strategy")
             self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")

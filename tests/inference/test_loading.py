@@ -66,6 +66,12 @@ DAMAGES = {
 }
 
 
+@pytest.mark.parametrize("folders", [[], "model", Path("model")], ids=repr)
+def test_folders_are_a_list(folders):
+    with pytest.raises(ValueError, match=r"folders must be a list of one or more folders, got "):
+        load_models(folders)
+
+
 @pytest.mark.parametrize("message", DAMAGES)
 def test_damaged_folders(message, folder):
     DAMAGES[message](folder)

@@ -132,7 +132,7 @@ def test_every_validation_set_is_evaluated_whatever_its_name(corpus):
         for kind, side in (("source", "a"), ("target", "b"))
     }
     options = {"eval_strategy": "epoch", "prediction_loss_only": True, "metric_for_best_model": "talks_loss"}
-    options |= {"save_strategy": "no", "max_steps": -1, "num_train_epochs": 1}
+    options |= {"save_strategy": "no", "save_steps": 1000, "max_steps": -1, "num_train_epochs": 1}
     result = run(corpus, "new", **UNSCORED, **files, **options)
     assert {"validation validation", "validation talks"} <= result.scores.keys()
     assert "`average_last`" not in (result.folder / "README.md").read_text()  # without checkpoints

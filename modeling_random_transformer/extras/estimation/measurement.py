@@ -119,7 +119,9 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
     args.output_dir = folder
     args.max_steps = WARM_UP_STEPS + STEPS
     args.save_strategy = SaveStrategy.NO
+    args.save_steps = TranslationTrainingArguments.save_steps
     args.logging_strategy = IntervalStrategy.NO
+    args.logging_steps = TranslationTrainingArguments.logging_steps
     args.report_to = []
     args.push_to_hub = False
     return args

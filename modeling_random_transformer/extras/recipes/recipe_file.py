@@ -199,8 +199,9 @@ def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -
     """The arguments without those that others override, also as `ALTERNATIVES`."""
     replaced = {*overrides}
     replaced |= {ALTERNATIVES[name] for name in overrides if name in ALTERNATIVES}
-    if overrides.get("eval_strategy", "steps") != "steps":
-        replaced.add("eval_steps")
+    for event in ("eval", "logging", "save"):
+        if overrides.get(f"{event}_strategy", "steps") != "steps":
+            replaced.add(f"{event}_steps")
     return {name: value for name, value in arguments.items() if name not in replaced}
 
 

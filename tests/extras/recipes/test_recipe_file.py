@@ -84,6 +84,11 @@ def test_a_call_without_evaluation_does_not_stop_early():
     assert not_overridden(recipe, {"eval_strategy": "steps"}) == {"eval_steps": 0.1, "seed": 1}
 
 
+def test_a_call_with_another_strategy_has_no_steps():
+    recipe = {"save_steps": 10, "logging_steps": 5, "seed": 1}
+    assert not_overridden(recipe, {"save_strategy": "epoch", "logging_strategy": "no"}) == {"seed": 1}
+
+
 def test_a_parent_without_a_tokenizer(tmp_path):
     tiny_model().save_pretrained(tmp_path / "parent")
     with pytest.raises(ValueError, match=r"parent must be a saved model with its tokenizer, got .*parent"):
@@ -147,7 +152,7 @@ def test_values_that_yaml_reads_as_booleans(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("save_strategy: no\neval_strategy: no\naugment: yes\n")
     write_corpus(tmp_path)
-    call_arguments = {**arguments(tmp_path, "out"), "eval_strategy": None, "save_strategy": None}
+    call_arguments = {**arguments(tmp_path, "out"), "eval_strategy": None, "save_strategy": None, "save_steps": None}
     call_arguments = {name: value for name, value in call_arguments.items() if value is not None}
     *_, args = training_arguments(read_recipe(path), call_arguments)
     assert (args.save_strategy, args.eval_strategy, args.augment) == ("no", "no", True)
