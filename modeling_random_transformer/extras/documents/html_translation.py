@@ -10,7 +10,7 @@ from ...data.sources import Pair
 from ...inference.translation import Translator, is_set, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_string
 from ..pairs.alignments import Links
-from ..pairs.placement import Unit, align_units, linked_units, unit_spans
+from ..pairs.placement import Unit, align_units, linked_units
 from ..wrappers.sentences import SentenceSplitter, SplitText
 from .markup import Block, needs_alignment, parse, render
 
@@ -125,8 +125,7 @@ def render_block(block: Block, text: SplitText, translations: Sequence[str], lin
     source = 0
     target = ""
     for number, gap in enumerate(text.target_gaps(translations)):
-        for start, end in unit_spans(gap):  # text that is the same on both sides
-            units.append(Unit(len(target) + start, len(target) + end, (source + start, source + end)))
+        units += linked_units(gap, gap, None, source, len(target))  # text that is the same on both sides
         source += len(text.gaps[number])
         target += gap
         if number < len(translations):

@@ -4,7 +4,9 @@ from xml.dom import minidom
 
 import pytest
 
-from modeling_random_transformer.extras.documents import translate_xliff, xliff
+from modeling_random_transformer.extras.documents import html_translation, translate_xliff, xliff
+from modeling_random_transformer.inference.candidates import Candidate
+from modeling_random_transformer.inference.translation import BatchTranslator
 
 NAMESPACE_1 = "urn:oasis:names:tc:xliff:document:1.2"
 NAMESPACE_2 = "urn:oasis:names:tc:xliff:document:2.0"
@@ -171,6 +173,15 @@ def test_a_code_begins_before_it_ends(is_reversed, begin, end, monkeypatch):
     document = f'<xliff version="1.2"><trans-unit><source>{source}</source></trans-unit></xliff>'
     target = minidom.parseString(translate_xliff(document, None, None)).getElementsByTagName("target")[0]
     assert "".join(node.toxml() for node in target.childNodes) == f'<g id="9">{begin} a</g> b{end}'
+
+
+def test_codes_stay_around_a_word_in_another_order(translator, tokenizer, monkeypatch):
+    monkeypatch.setattr(BatchTranslator, "__call__", lambda _, rows, *__: [[Candidate("el coche rojo")] for _ in rows])
+    monkeypatch.setattr(html_translation, "align_units", lambda *_: [[(0, 0), (2, 1), (1, 2)]])
+    source = 'the <bpt id="1">[</bpt>red<ept id="1">]</ept> car'
+    document = f'<xliff version="1.2"><trans-unit><source>{source}</source></trans-unit></xliff>'
+    translated = translate_xliff(document, translator, tokenizer, repair=False)
+    assert 'el coche <bpt id="1">[</bpt>rojo<ept id="1">]</ept></target>' in translated
 
 
 def test_model_keeps_inline_elements_and_lines(translator, tokenizer):
