@@ -7,6 +7,7 @@ from xml.dom import minidom
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...inputs_random_transformer import check_string
 from ..xml_events import DocumentError, xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
@@ -41,7 +42,7 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not XLIFF, or declares entities; or see `translate_html`.
+        ValueError: the document is not a string or not XLIFF, or declares entities; or see `translate_html`.
     """
     tree = parse_xliff(document)
     version = tree.documentElement.getAttribute("version")[:1]
@@ -66,6 +67,7 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
 
 def parse_xliff(document: str) -> Node:
     """The tree of a document; raises a `ValueError` if it is not XLIFF, or may not have targets."""
+    check_string(document, 0)
     content = DECLARATION.sub("", document).encode()
     with xml_parser("the document") as parser:
         nesting = Nesting()
