@@ -25,6 +25,7 @@ TAG_OR_ENTITY = re.compile(r"(</?[a-zA-Z][^<>]*>|<!--.*?-->|&(?:#\w+|\w+);)", re
 # What a parser of XML would change: in a tree, it is marked by surrogates, which no text has.
 NORMALIZED = {ord(character): 0xD800 + ord(character) for character in "\t\n\r"}
 MARKED = re.compile("[\ud800-\ud8ff]")
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # a model can generate any character
 UNTRANSLATED = {"new", "needs-translation"}  # states of a target that is no translation
 MACHINE_TRANSLATED = {"state": "needs-review-translation", "state-qualifier": "leveraged-mt"}
 
@@ -49,7 +50,7 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
     units = [unit for unit in tree.getElementsByTagNameNS("*", UNITS[version]) if is_untranslated(unit)]
     inline: list[list[Node]] = [[] for _ in units]
     fragments = [
-        BEGINNING + to_html(child(unit, "source"), elements) + END for unit, elements in zip(units, inline, strict=True)
+        BEGINNING + to_html(content_of(unit), elements) + END for unit, elements in zip(units, inline, strict=True)
     ]
     translations = translate_html(fragments, model, tokenizer, **options)
     for unit, elements, translation in zip(units, inline, translations, strict=True):
@@ -122,18 +123,27 @@ def child(unit: Node, name: str) -> Node:
     return next((node for node in unit.childNodes if node.localName == name), None)
 
 
+def content_of(unit: Node) -> Node:
+    """The source of a unit, in XLIFF 1.2 with marks around its segments, if it has them; `None` without a source."""
+    return child(unit, "seg-source") or child(unit, "source")
+
+
 def is_untranslated(unit: Node) -> bool:
     """Whether a unit should be translated, and has something to translate."""
     node = unit
     while not node.hasAttribute("translate") and isinstance(node.parentNode, minidom.Element):
         node = node.parentNode
-    source = child(unit, "source")
+    source = content_of(unit)
     target = child(unit, "target")
     if node.getAttribute("translate") == "no" or source is None or not text_of(source).strip():
         return False
     if target is None or target.getAttribute("state") in UNTRANSLATED:
         return True
-    return not any(node.toxml().strip() for node in target.childNodes)
+    for node in target.childNodes:
+        is_empty_segment = node.localName == "mrk" and not node.childNodes
+        if node.toxml().strip() and not is_empty_segment:
+            return False
+    return True
 
 
 def text_of(node: Node) -> str:
@@ -188,7 +198,7 @@ def empty_target(unit: Node) -> Node:
     source = child(unit, "source")
     prefix = source.tagName.removesuffix("source")
     target = unit.ownerDocument.createElement(f"{prefix}target")
-    following = (child(unit, "seg-source") or source).nextSibling
+    following = content_of(unit).nextSibling
     indent = source.previousSibling
     if isinstance(indent, minidom.Text):
         unit.insertBefore(indent.cloneNode(False), following)
@@ -199,7 +209,7 @@ def empty_target(unit: Node) -> Node:
 def fill(target: Node, fragment: str, elements: list[Node]) -> None:
     """Add translated HTML with its inline elements to a target. Missing elements are added at the end."""
     remaining = dict(enumerate(elements))
-    fragment = fragment.replace("\r", "&#13;")
+    fragment = NOT_XML.sub("", fragment).replace("\r", "&#13;")
     add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)
     for element in remaining.values():
         target.appendChild(element.cloneNode(not is_paired(element)))
