@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...base.placeholders import PLACEHOLDER
 from ...tokenization_random_transformer import has_letters
-from ..pairs.placement import CLOSING, Unit, belongs_to_word, beside
+from ..pairs.placement import CLOSING, Unit, belongs_to_word, beside, last_units
 
 # Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
 # that is not closed ends with the text.
@@ -485,7 +485,7 @@ def unplaced_before(
     for number in sorted(range(len(units)), key=lambda number: units[number].source):
         for element in paths[number]:
             words[id(element)].append(number)
-    last = {unit.source[1]: number for number, unit in enumerate(units)}  # unit of each source word
+    last = last_units(units)
     before: list[list[tuple[Inline, Path, bool]]] = [[] for _ in range(len(units) + 1)]
     for element, ancestors in unplaced(block.root, [block.root], words.keys()):
         parent = ancestors[-1]

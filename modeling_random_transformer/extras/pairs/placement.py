@@ -89,6 +89,19 @@ def linked_units(sentence: str, translation: str, links: Links | None, source: i
     return units
 
 
+def last_units(units: Sequence[Unit]) -> dict[int, int]:
+    """The number of the last unit that translates a source word or punctuation mark, by the index after the latter.
+
+    A word is no translation of a punctuation mark: what belongs to the mark does not belong to the word.
+    """
+    numbers = {}
+    for number, unit in enumerate(units):
+        source_start, source_end = unit.source
+        if source_end - source_start > 1 or unit.end - unit.start == 1:
+            numbers[source_end] = number
+    return numbers
+
+
 def belongs_to_word(text: str, index: int) -> bool:
     """Whether something at an index belongs to the word before it: a space is behind it only."""
     before = text[max(index - 1, 0) : index]
@@ -136,10 +149,9 @@ class ProtectedText:
 
     def place(self, index: int, translation: str, units: Sequence[Unit]) -> int:
         """The index in the translation of a placeholder at an index of the text."""
-        if belongs_to_word(self.text, index):
-            ends = [unit.end for unit in units if unit.source[1] == index]
-            if ends:
-                return ends[-1]
+        last = last_units(units)
+        if index in last and belongs_to_word(self.text, index):
+            return units[last[index]].end
         number = self.following_unit(index, units)
         if number < len(units):
             return units[number].start

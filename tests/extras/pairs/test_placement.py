@@ -80,3 +80,5 @@ def test_placeholders_beside_a_word_without_a_space(text):
 def test_a_placeholder_behind_a_word_is_behind_its_translation():
     protected = placement.protect("the red{x} boy")
     assert protected.restore("el niño rojo", [(0, 0), (2, 1), (1, 2)]) == "el niño rojo{x}"
+    protected = placement.protect("see /%s now")  # a word is no translation of a punctuation mark
+    assert protected.restore("ve esto ahora", [(0, 0), (1, 1), (2, 2)]) == "ve esto %s ahora"
