@@ -134,9 +134,15 @@ class ProtectedText:
             links: see `linked_units`.
         """
         units = linked_units(self.text, translation, links)
+        last = last_units(units)
+        starts = [unit.start for unit in units]
+        starts.append(len(translation))
         places = []
         for index, placeholder in self.placeholders:
-            place = self.place(index, translation, units)
+            if index in last and belongs_to_word(self.text, index):
+                place = units[last[index]].end
+            else:
+                place = starts[self.following_unit(index, units)]
             places.append((place, placeholder))
         output = ""
         position = 0
@@ -146,16 +152,6 @@ class ProtectedText:
             output += beside(output, placeholder, following)
             position = place
         return output + translation[position:]
-
-    def place(self, index: int, translation: str, units: Sequence[Unit]) -> int:
-        """The index in the translation of a placeholder at an index of the text."""
-        last = last_units(units)
-        if index in last and belongs_to_word(self.text, index):
-            return units[last[index]].end
-        number = self.following_unit(index, units)
-        if number < len(units):
-            return units[number].start
-        return len(translation)
 
     def following_unit(self, index: int, units: Sequence[Unit]) -> int:
         """The number of the unit before which a placeholder at an index of the text is placed; after all units last."""
