@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...base.compressed_files import create_binaries
-from ...base.errors import printable
+from ...base.errors import format_value, printable
 from ...base.files import StrPath, one_line
 from ...base.formats import file_format
 from ...base.progress import progress_bar
@@ -19,6 +19,7 @@ from ...data.sources import SIDES, Corpus, InvalidLine, Line, ParallelLine, pars
 from ...data.validation import ValidationReport
 from ...data.words import scripts_of
 from ...inputs_random_transformer import drop_none
+from ...tokenization_random_transformer import is_iterable_of_texts
 from .filters import CleaningOptions, filters_of
 from .normalization import normalized
 from .splitting import HELD_OUT_SETS, SHARES_HELD_OUT_TEXT, Split, name_of_set
@@ -127,8 +128,8 @@ def clean_pairs(
         The remaining pairs and their line numbers.
 
     Raises:
-        ValueError: with the first pair, if an option is invalid, or py3langid is required but not installed; or a file
-            cannot be read, see `Corpus.lines`.
+        ValueError: with the first pair, if an option is invalid, or py3langid is required but not installed; a pair is
+            not two strings; or a file cannot be read, see `Corpus.lines`.
     """
     report = CleaningReport("pairs") if report is None else report
     yield from _cleaned(pairs, CleaningOptions(**options), report, on_rejected)
@@ -162,13 +163,22 @@ def _as_written(
     if isinstance(pairs, Corpus):
         lines = pairs.lines()
     else:
-        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
+        lines = (parse_pair(number, *_checked(pair, number)) for number, pair in enumerate(pairs, start=1))
     for line in lines:
         if isinstance(line, ParallelLine):
             line = ParallelLine(line.number, _as_cell(line.source), _as_cell(line.target))
             if options.normalization != "off":
                 line = report.normalize(line)
         yield line
+
+
+def _checked(pair: Any, number: int) -> tuple[str, str]:
+    """A pair; raises a `ValueError` unless it is two strings."""
+    texts = [text for text in pair if isinstance(text, str)] if is_iterable_of_texts(pair) else []
+    if not len(texts) == 2 == len(pair):
+        raise ValueError(f"pairs must be two strings each, got {format_value(pair)} as pair {number}.")
+    source, target = texts
+    return source, target
 
 
 def _filtered(

@@ -20,7 +20,7 @@ from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
 from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
 from ...inputs_random_transformer import check_choice, drop_none
-from ...tokenization_random_transformer import has_letters, is_blank
+from ...tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts
 
 # Reasons to drop a pair, in the order of the filters; those of lengths are in `lengths`.
 COPY = "the target is a copy of the source"
@@ -85,13 +85,16 @@ class CleaningOptions:
         check_choice(NORMALIZATIONS, normalization=self.normalization)
         check_choice(COPIES, copies=self.copies)
         check_choice(DUPLICATES, duplicates=self.duplicates)
+        if self.exclude is not None and not is_iterable_of_texts(self.exclude):
+            raise ValueError(f"exclude must be a list of files, got {self.exclude!r}.")
         for path in self.exclude or ():
             check_readable("exclude", path, repeatedly=True)
         for name, limit in drop_none(max_length=self.max_length, max_length_ratio=self.max_length_ratio).items():
             if not is_number(limit) or not limit >= 1:  # rejects NaN too
                 raise ValueError(f"{name} must be at least 1 or None, got {limit!r}.")
-        if not 0 <= (self.min_script_share or 0) <= 1:
-            raise ValueError(f"min_script_share must be from 0 to 1, got {self.min_script_share}.")
+        share = self.min_script_share
+        if share is not None and not (is_number(share) and 0 <= share <= 1):
+            raise ValueError(f"min_script_share must be from 0 to 1, got {share!r}.")
         for name, scripts in drop_none(source_script=self.source_script, target_script=self.target_script).items():
             if self.min_script_share is None:
                 raise ValueError(f"{name} must be unset without min_script_share, got {scripts!r}.")

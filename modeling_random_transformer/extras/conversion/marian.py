@@ -77,7 +77,10 @@ SETTINGS = (
     "languages",
     "src_lang",
     "tgt_lang",
-    "target_merges",  # a setting of RandomTransformerTokenizer
+    # Settings of RandomTransformerTokenizer
+    "keep_line_breaks",
+    "keep_without_letters",
+    "target_merges",
 )
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 

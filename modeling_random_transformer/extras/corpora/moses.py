@@ -38,7 +38,7 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
 def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str]:
     """The names of the files of the languages: of equal names before the suffix, or else of all files."""
     corpora: dict[str, list[str]] = defaultdict(list)
-    files = [name for name in names if _suffix(name) and not name.startswith("__MACOSX/")]
+    files = [name for name in names if _suffix(name) and not name.endswith("/") and not name.startswith("__MACOSX/")]
     for name in files:
         corpora[PurePosixPath(name).stem].append(name)
     complete = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)

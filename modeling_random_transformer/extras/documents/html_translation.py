@@ -9,8 +9,9 @@ from ...base.progress import process_stream
 from ...data.sources import Pair
 from ...inference.translation import Translator, is_set, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_string
+from ...tokenization_random_transformer import is_iterable_of_texts
 from ..pairs.alignments import Links
-from ..pairs.placement import Unit, align_units, linked_units, unit_spans
+from ..pairs.placement import Unit, align_units, linked_units
 from ..wrappers.sentences import SentenceSplitter, SplitText
 from .markup import Block, needs_alignment, parse, render
 
@@ -48,6 +49,8 @@ def translate_html(
         value = options.get(name)
         if is_set(value):
             raise ValueError(f"{name} must be unset for documents, got {value}.")
+    if not is_iterable_of_texts(documents):
+        raise ValueError(f"documents must be an iterable of strings, got one {type(documents).__name__}.")
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))
     parsed = [parse_document(document, index) for index, document in enumerate(documents)]
@@ -125,8 +128,7 @@ def render_block(block: Block, text: SplitText, translations: Sequence[str], lin
     source = 0
     target = ""
     for number, gap in enumerate(text.target_gaps(translations)):
-        for start, end in unit_spans(gap):  # text that is the same on both sides
-            units.append(Unit(len(target) + start, len(target) + end, (source + start, source + end)))
+        units += linked_units(gap, gap, None, source, len(target))  # text that is the same on both sides
         source += len(text.gaps[number])
         target += gap
         if number < len(translations):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...base.placeholders import PLACEHOLDER
 from ...tokenization_random_transformer import has_letters
-from ..pairs.placement import CLOSING, Unit, beside
+from ..pairs.placement import CLOSING, Unit, belongs_to_word, beside, last_units
 
 # Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
 # that is not closed ends with the text.
@@ -343,11 +343,10 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
     if is_repeated or (text.startswith(" ") and not here):
         text = text[1:]
         points = [child for child in parent.children[-2:] if child.start == here]
-        for point in points[-1:]:
-            if point.children:
-                point.closing += " "
-            elif not point.closing:
-                point.opening += " "
+        if points:
+            points[-1].closing += " "
+        elif not here:  # something before the block, such as an image, may precede the space
+            parent.opening += " "
     block.text += text
 
 
@@ -425,16 +424,21 @@ class Renderer:
         common = shared(self.opened, path)
         in_closed: dict[int, str] = defaultdict(str)  # elements without words, by the number of elements around them
         in_opened: dict[int, str] = defaultdict(str)
-        for element, ancestors in self.unplaced[number]:
+        behind_word = ""
+        for element, ancestors, belongs_to_previous in self.unplaced[number]:
             depth = shared(ancestors, self.opened)
             if depth > common:
                 in_closed[depth] += flat(element)
+            elif belongs_to_previous:
+                behind_word += flat(element)
             else:
                 depth = shared(ancestors, path)
                 in_opened[depth] += flat(element)
         for depth in range(len(self.opened), common, -1):
             self.write(in_closed[depth])
             self.close(self.opened[depth - 1], number)
+        if behind_word:
+            self.write(beside(self.parts[-1], behind_word, " "))
         self.write(self.block.escape(space))
         for depth in range(common, len(path) + 1):
             self.write(beside(self.parts[-1], in_opened[depth], word))
@@ -470,28 +474,38 @@ def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
         index += 1
 
 
-def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) -> list[list[tuple[Inline, Path]]]:
-    """The elements without words and their ancestors, by the word before which they are placed; the end is the last."""
+def unplaced_before(
+    units: Sequence[Unit], paths: Sequence[Path], block: Block
+) -> list[list[tuple[Inline, Path, bool]]]:
+    """The elements without words, by the word before which they are placed; the end is the last.
+
+    Each has its ancestors, and whether it is directly behind the previous word.
+    """
     words: dict[int, list[int]] = defaultdict(list)  # words of each element, in the order of their sources
     for number in sorted(range(len(units)), key=lambda number: units[number].source):
         for element in paths[number]:
             words[id(element)].append(number)
-    before: list[list[tuple[Inline, Path]]] = [[] for _ in range(len(units) + 1)]
+    last = last_units(units)
+    before: list[list[tuple[Inline, Path, bool]]] = [[] for _ in range(len(units) + 1)]
     for element, ancestors in unplaced(block.root, [block.root], words.keys()):
         parent = ancestors[-1]
         in_parent = words.get(id(parent), [])
+        step = -1
         if not in_parent or element.start >= parent.end:
             index = max(in_parent, default=len(units) - 1) + 1
         elif element.start <= parent.start:
             index = min(in_parent)
+        elif element.start in last and belongs_to_word(block.text, element.start):
+            index = last[element.start] + 1
+            step = 1
         else:
             following = bisect_left(in_parent, element.start, key=lambda number: units[number].source[0])
             index = in_parent[-1] + 1
             if following < len(in_parent):
                 index = in_parent[following]
-            while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
-                index -= 1  # never within another element
-        before[index].append((element, ancestors))
+        while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
+            index += step  # never within another element
+        before[index].append((element, ancestors, step == 1))
     return before
 
 

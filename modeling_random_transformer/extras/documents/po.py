@@ -6,6 +6,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.errors import format_value, reraise_as_value_error
+from ...inputs_random_transformer import check_string
 from .plain_text import translate_plain
 
 # A text without its second quote, of which polib would drop the last character
@@ -39,10 +40,11 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not PO, or polib is not installed; or see `translate_html`.
+        ValueError: the document is not a string or not PO, or polib is not installed; or see `translate_html`.
     """
     with reraise_as_value_error("--format po requires polib: pip install 'random-transformer[documents]'"):
         import polib
+    check_string(document, 0)
     unclosed = UNCLOSED.search(document)
     if unclosed:
         raise ValueError(f"the document must be PO with texts in quotes, got {format_value(unclosed[0])}.")

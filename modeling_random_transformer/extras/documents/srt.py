@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.errors import format_value
+from ...inputs_random_transformer import check_string
 from ...tokenization_random_transformer import has_letters
 from ..characters import is_wide
 from .plain_text import translate_plain
@@ -37,8 +38,9 @@ def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTo
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not SRT, or a time is invalid; or see `translate_html`.
+        ValueError: the document is not a string or not SRT, or a time is invalid; or see `translate_html`.
     """
+    check_string(document, 0)
     if "\n" not in document and "\r" in document:  # the line ends of old Macintosh computers
         with_line_feeds = document.replace("\r", "\n")
         return translate_srt(with_line_feeds, model, tokenizer, **options).replace("\n", "\r")

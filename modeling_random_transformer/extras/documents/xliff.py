@@ -7,6 +7,7 @@ from xml.dom import minidom
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...inputs_random_transformer import check_string
 from ..xml_events import DocumentError, xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
@@ -24,6 +25,7 @@ TAG_OR_ENTITY = re.compile(r"(</?[a-zA-Z][^<>]*>|<!--.*?-->|&(?:#\w+|\w+);)", re
 # What a parser of XML would change: in a tree, it is marked by surrogates, which no text has.
 NORMALIZED = {ord(character): 0xD800 + ord(character) for character in "\t\n\r"}
 MARKED = re.compile("[\ud800-\ud8ff]")
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # a model can generate any character
 UNTRANSLATED = {"new", "needs-translation"}  # states of a target that is no translation
 MACHINE_TRANSLATED = {"state": "needs-review-translation", "state-qualifier": "leveraged-mt"}
 
@@ -41,14 +43,14 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not XLIFF, or declares entities; or see `translate_html`.
+        ValueError: the document is not a string or not XLIFF, or declares entities; or see `translate_html`.
     """
     tree = parse_xliff(document)
     version = tree.documentElement.getAttribute("version")[:1]
     units = [unit for unit in tree.getElementsByTagNameNS("*", UNITS[version]) if is_untranslated(unit)]
     inline: list[list[Node]] = [[] for _ in units]
     fragments = [
-        BEGINNING + to_html(child(unit, "source"), elements) + END for unit, elements in zip(units, inline, strict=True)
+        BEGINNING + to_html(content_of(unit), elements) + END for unit, elements in zip(units, inline, strict=True)
     ]
     translations = translate_html(fragments, model, tokenizer, **options)
     for unit, elements, translation in zip(units, inline, translations, strict=True):
@@ -66,6 +68,7 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
 
 def parse_xliff(document: str) -> Node:
     """The tree of a document; raises a `ValueError` if it is not XLIFF, or may not have targets."""
+    check_string(document, 0)
     content = DECLARATION.sub("", document).encode()
     with xml_parser("the document") as parser:
         nesting = Nesting()
@@ -120,18 +123,27 @@ def child(unit: Node, name: str) -> Node:
     return next((node for node in unit.childNodes if node.localName == name), None)
 
 
+def content_of(unit: Node) -> Node:
+    """The source of a unit, in XLIFF 1.2 with marks around its segments, if it has them; `None` without a source."""
+    return child(unit, "seg-source") or child(unit, "source")
+
+
 def is_untranslated(unit: Node) -> bool:
     """Whether a unit should be translated, and has something to translate."""
     node = unit
     while not node.hasAttribute("translate") and isinstance(node.parentNode, minidom.Element):
         node = node.parentNode
-    source = child(unit, "source")
+    source = content_of(unit)
     target = child(unit, "target")
     if node.getAttribute("translate") == "no" or source is None or not text_of(source).strip():
         return False
     if target is None or target.getAttribute("state") in UNTRANSLATED:
         return True
-    return not any(node.toxml().strip() for node in target.childNodes)
+    for node in target.childNodes:
+        is_empty_segment = node.localName == "mrk" and not node.childNodes
+        if node.toxml().strip() and not is_empty_segment:
+            return False
+    return True
 
 
 def text_of(node: Node) -> str:
@@ -186,7 +198,7 @@ def empty_target(unit: Node) -> Node:
     source = child(unit, "source")
     prefix = source.tagName.removesuffix("source")
     target = unit.ownerDocument.createElement(f"{prefix}target")
-    following = (child(unit, "seg-source") or source).nextSibling
+    following = content_of(unit).nextSibling
     indent = source.previousSibling
     if isinstance(indent, minidom.Text):
         unit.insertBefore(indent.cloneNode(False), following)
@@ -197,7 +209,7 @@ def empty_target(unit: Node) -> Node:
 def fill(target: Node, fragment: str, elements: list[Node]) -> None:
     """Add translated HTML with its inline elements to a target. Missing elements are added at the end."""
     remaining = dict(enumerate(elements))
-    fragment = fragment.replace("\r", "&#13;")
+    fragment = NOT_XML.sub("", fragment).replace("\r", "&#13;")
     add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)
     for element in remaining.values():
         target.appendChild(element.cloneNode(not is_paired(element)))

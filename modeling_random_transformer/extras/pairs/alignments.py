@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.files import StrPath
 from ...base.progress import process_stream
+from ...configuration_random_transformer import is_int
 from ...data.sources import Corpus, Pair
 from ...inference.scoring import PairModel
 from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, without_extra_spaces
@@ -85,8 +86,8 @@ class Aligner(PairModel):
         layers = getattr(config, "num_decoder_layers", None)  # T5's name of the option
         if layers is None:
             layers = config.get_text_config(decoder=True).num_hidden_layers
-        if layer not in range(-layers, layers):
-            raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
+        if not is_int(layer) or layer not in range(-layers, layers):
+            raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer!r}.")
         check_choice(STEPS, step=step)
         self.layer = layer
         self.step = step

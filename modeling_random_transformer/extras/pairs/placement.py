@@ -1,9 +1,9 @@
 """Places placeholders, which are not translated, in a translation according to the cross-attention."""
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,6 +38,8 @@ def unit_spans(text: str) -> list[Span]:
 
 class Unit(NamedTuple):
     """A word of a translation, or a punctuation mark, and the one of the source that it translates.
+
+    Each character of a word that is the same in the source is a unit, since markup may be within the word.
 
     Attributes:
         start: index of its first character in the translation.
@@ -75,8 +77,36 @@ def linked_units(sentence: str, translation: str, links: Links | None, source: i
             equal = [index for index, source_word in enumerate(words) if source_word == word]
             number = min(equal, key=lambda index: abs(index - number))
         first, last = source_spans[number]
-        units.append(Unit(target + start, target + end, (source + first, source + last)))
+        if word == words[number]:
+            for offset in range(len(word)):
+                source_index = source + first + offset
+                target_index = target + start + offset
+                source_span = source_index, source_index + 1
+                units.append(Unit(target_index, target_index + 1, source_span))
+        else:
+            source_span = source + first, source + last
+            units.append(Unit(target + start, target + end, source_span))
     return units
+
+
+def last_units(units: Sequence[Unit]) -> dict[int, int]:
+    """The number of the last unit that translates a source word or punctuation mark, by the index after the latter.
+
+    A word is no translation of a punctuation mark: what belongs to the mark does not belong to the word.
+    """
+    numbers = {}
+    for number, unit in enumerate(units):
+        source_start, source_end = unit.source
+        if source_end - source_start > 1 or unit.end - unit.start == 1:
+            numbers[source_end] = number
+    return numbers
+
+
+def belongs_to_word(text: str, index: int) -> bool:
+    """Whether something at an index belongs to the word before it: a space is behind it only."""
+    before = text[max(index - 1, 0) : index]
+    behind = text[index : index + 1]
+    return bool(before.strip()) and behind.isspace()
 
 
 @dataclass(frozen=True)
@@ -104,20 +134,24 @@ class ProtectedText:
             links: see `linked_units`.
         """
         units = linked_units(self.text, translation, links)
-        placed: dict[int, list[str]] = defaultdict(list)  # index of the following unit → placeholders
+        last = last_units(units)
+        starts = [unit.start for unit in units]
+        starts.append(len(translation))
+        places = []
         for index, placeholder in self.placeholders:
-            placed[self.following_unit(index, units)].append(placeholder)
+            if index in last and belongs_to_word(self.text, index):
+                place = units[last[index]].end
+            else:
+                place = starts[self.following_unit(index, units)]
+            places.append((place, placeholder))
         output = ""
         position = 0
-        behind = Unit(len(translation), len(translation), (0, 0))
-        for number, (start, end, _) in enumerate([*units, behind]):
-            output += translation[position:start]
-            word = translation[start:end]
-            for placeholder in placed[number]:
-                output += beside(output, placeholder, word)
-            output += word
-            position = end
-        return output
+        for place, placeholder in sorted(places, key=itemgetter(0)):
+            output += translation[position:place]
+            following = translation[place : place + 1]
+            output += beside(output, placeholder, following)
+            position = place
+        return output + translation[position:]
 
     def following_unit(self, index: int, units: Sequence[Unit]) -> int:
         """The number of the unit before which a placeholder at an index of the text is placed; after all units last."""

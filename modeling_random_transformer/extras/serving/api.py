@@ -26,7 +26,8 @@ from starlette.routing import Route
 from ...base.errors import format_names
 from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
-from ...inputs_random_transformer import TextError
+from ...inputs_random_transformer import TextError, check_positive
+from ...tokenization_random_transformer import is_iterable_of_texts
 from ..language_names import language_name
 from .batches import Batcher, QueueFullError
 from .directions import Direction
@@ -56,7 +57,8 @@ class Settings:
         cors_origins: origins of web pages that may use the server, such as `https://example.org`; `*` for all.
 
     Raises:
-        ValueError: an origin has no scheme, or a path.
+        ValueError: a limit is not positive, the keys or the origins are one string, or an origin has no scheme or a
+            path.
     """
 
     max_characters: int = 10_000
@@ -66,6 +68,10 @@ class Settings:
     cors_origins: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        check_positive(max_characters=self.max_characters, max_texts=self.max_texts, max_waiting=self.max_waiting)
+        for name, values in {"api_keys": self.api_keys, "cors_origins": self.cors_origins}.items():
+            if not is_iterable_of_texts(values):  # each character of a string would be a key
+                raise ValueError(f"{name} must be a collection of strings, got one {type(values).__name__}.")
         for origin in self.cors_origins:
             if not ORIGIN.fullmatch(origin):
                 raise ValueError(f"cors_origins must be origins such as https://example.org, got {origin!r}.")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
+from ...base.placeholders import PLACEHOLDER
 from ...base.progress import Update
 from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inputs_random_transformer import (
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 MAX_SENTENCE_TOKENS = 128
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
 CLAUSE_END, WORD_END, ANY_PLACE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
+# White space beyond ASCII, for which sentencex 1.0.32 raises an error behind a capital letter
+SPACE = re.compile(r"[^\S\x00-\x7f]")
 MAX_ADDED_TOKENS = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
 # The markers of list items, headings and quotes at the beginning of a line
 MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
@@ -63,11 +66,13 @@ class SplitText:
         """The gaps of the translated text.
 
         Languages such as Chinese have no space between sentences, so a space is inserted or removed if the source and
-        the translation differ in this.
+        the translation differ in this. Between ASCII characters, as in `java.util.List`, none is inserted.
         """
         gaps = list(self.gaps)
         for number, translation in enumerate(translations[:-1], start=1):
-            if gaps[number] in ("", " "):
+            around = self.sentences[number - 1][-1] + self.sentences[number][0]
+            is_missing = not gaps[number] and not around.isascii()
+            if gaps[number] == " " or is_missing:
                 gaps[number] = "" if is_wide(translation.rstrip("”’")[-1:]) else " "
         return gaps
 
@@ -113,7 +118,7 @@ class SentenceSplitter:
         for line in text.splitlines(keepends=True):
             marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
             gaps[-1] += marker
-            for sentence in self.segment(self.language, line.removeprefix(marker)):
+            for sentence in self.split_line(line.removeprefix(marker)):
                 for part in self.shorten(sentence, warns=self.reports_cuts):
                     stripped = part.strip()
                     if not has_letters(stripped):
@@ -124,6 +129,16 @@ class SentenceSplitter:
                     sentences.append(stripped)
                     gaps.append(after)
         return SplitText(sentences, gaps)
+
+    def split_line(self, line: str) -> Iterator[str]:
+        """The sentences of a line, none of which ends within a placeholder, such as a URL."""
+        inside = {index for match in PLACEHOLDER.finditer(line) for index in range(match.start() + 1, match.end())}
+        start = end = 0
+        for sentence in self.segment(self.language, SPACE.sub(" ", line)):
+            end += len(sentence)
+            if end not in inside:
+                yield line[start:end]
+                start = end
 
     def shorten(self, sentence: str, warns: bool) -> Iterator[str]:
         """Split a sentence that is too long near its middle, until all parts are short enough.

@@ -285,3 +285,9 @@ def test_text_in_another_encoding_is_an_error(table, tmp_path):
     with pytest.raises(ValueError, match=r"texts must be UTF-8, got .*: 3 of 4 lines are invalid: 3 not UTF-8"):
         clean_files(ParallelText(table), tmp_path / "clean.tsv")
     assert not (tmp_path / "clean.tsv").exists()
+
+
+@pytest.mark.parametrize("pair", ["ab", ("one", "uno", "en"), ("one", None), None], ids=str)
+def test_a_pair_is_two_strings(pair):
+    with pytest.raises(ValueError, match=r"pairs must be two strings each, got .* as pair 2"):
+        list(clean_pairs([("two", "dos"), pair]))

@@ -106,6 +106,9 @@ def test_languages_require_an_optional_package(monkeypatch):
         ({"copies": "all"}, r"copies must be one of near, exact, off, got 'all'\."),
         ({"max_length": 0}, r"max_length must be at least 1 or None, got 0\."),
         ({"max_length": "x"}, r"max_length must be at least 1 or None, got 'x'\."),
+        ({"exclude": "test.tsv"}, r"exclude must be a list of files, got 'test\.tsv'\."),
+        ({"min_script_share": "0.5"}, r"min_script_share must be from 0 to 1, got '0\.5'\."),
+        ({"min_script_share": True}, r"min_script_share must be from 0 to 1, got True\."),
         ({"min_script_share": 50}, r"min_script_share must be from 0 to 1, got 50\."),
         (
             {"source_script": ["Latin"], "min_script_share": None},

@@ -75,6 +75,11 @@ def test_names_may_differ_if_each_language_has_one_file(archive):
     assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(1, "one", "uno")]
 
 
+def test_folders_are_no_files(archive):
+    path = archive({"Books.en/": "", "Books.en/Books.en": "one\n", "Books.en/Books.es": "uno\n"})
+    assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(1, "one", "uno")]
+
+
 def test_one_file_is_not_a_pair_of_two_codes(archive):
     path = archive({"a.pt_BR": "um\n", "a.es": "uno\n"})
     with pytest.raises(

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.extras.documents import translate_html
+from modeling_random_transformer.extras.documents import TRANSLATORS, translate_html
 from modeling_random_transformer.extras.documents.markup import Block, parse
 from modeling_random_transformer.extras.pairs import placement
 from modeling_random_transformer.extras.pairs.placement import unit_spans
@@ -91,3 +91,17 @@ def test_invalid_documents(translator, tokenizer):
         [(name, value)] = options.items()
         with pytest.raises(ValueError, match=f"{name} must be unset for documents, got {value}"):
             translate_html(["<p>"], translator, tokenizer, **options)
+
+
+@pytest.mark.parametrize("documents", ["<p>one</p>", b"<p>", None])
+def test_one_document_is_no_iterable_of_documents(documents, translator, tokenizer):
+    message = f"documents must be an iterable of strings, got one {type(documents).__name__}"
+    with pytest.raises(ValueError, match=message):
+        translate_html(documents, translator, tokenizer)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+@pytest.mark.parametrize("document", [b"", None, ["1"], "\ud800"])
+def test_a_document_is_a_string_of_unicode_characters(name, document):
+    with pytest.raises(ValueError, match=r"texts must be (strings|Unicode), got"):
+        TRANSLATORS[name](document, None, None)

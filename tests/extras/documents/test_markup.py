@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from modeling_random_transformer.extras.documents.markup import DEEPEST, INLINE, Block, parse, render, tokens
-from modeling_random_transformer.extras.pairs.placement import Unit, unit_spans
+from modeling_random_transformer.extras.pairs.placement import Unit, linked_units
 
 
 def identity(document: str) -> str:
@@ -16,8 +16,7 @@ def identity(document: str) -> str:
     parts = []
     for part in parse(document):
         if isinstance(part, Block):
-            units = [Unit(start, end, (start, end)) for start, end in unit_spans(part.text)]
-            part = render(part, part.text, units)
+            part = render(part, part.text, linked_units(part.text, part.text, None))
         parts.append(part)
     return "".join(parts)
 
@@ -52,6 +51,31 @@ def words(document: str) -> list[str]:
 def test_spaces_beside_something_without_text(document, text):
     assert [part.text for part in parse(document) if isinstance(part, Block)] == [text]
     assert identity(document) == document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "one<img> two",
+        "one <b>two</b><a href=x><img></a> three",
+        "the v{version} is out",
+        "see page/{x}<!-- a --> now",
+        "H<sub>2</sub>O and x<sup>2</sup> in m<sup>2</sup>.",
+        "one<wbr>two <b>th</b>ree f<code>x</code>four",
+        '<i class="icon"></i> Save',
+        "<a><i></i> <b>Save</b></a>",
+        "see <i></i> two",
+        "<img><b> Save</b>",
+    ],
+)
+def test_spaces_and_parts_of_words_stay(document):
+    assert identity(document) == document
+
+
+def test_an_element_behind_a_word_is_behind_its_translation():
+    [block] = [part for part in parse("the red<img> car<wbr> is") if isinstance(part, Block)]
+    units = linked_units(block.text, "el coche muy rojo es", [(0, 0), (2, 1), (1, 2), (1, 3), (3, 4)])
+    assert render(block, "el coche muy rojo es", units) == "el coche<wbr> muy rojo<img> es"
 
 
 @pytest.mark.parametrize("seed", range(5))

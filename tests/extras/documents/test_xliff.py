@@ -4,7 +4,9 @@ from xml.dom import minidom
 
 import pytest
 
-from modeling_random_transformer.extras.documents import translate_xliff, xliff
+from modeling_random_transformer.extras.documents import html_translation, translate_xliff, xliff
+from modeling_random_transformer.inference.candidates import Candidate
+from modeling_random_transformer.inference.translation import BatchTranslator
 
 NAMESPACE_1 = "urn:oasis:names:tc:xliff:document:1.2"
 NAMESPACE_2 = "urn:oasis:names:tc:xliff:document:2.0"
@@ -26,8 +28,7 @@ XLIFF_1 = f"""<?xml version="1.0" encoding="ISO-8859-1"?>
       <trans-unit id="7"><source> <x id="1"/> </source></trans-unit>
       <trans-unit id="8"><source>done</source><target><x id="1"/></target></trans-unit>
       <trans-unit id="9"><source><![CDATA[a <b>]]> <mrk mtype="protected">Name</mrk>
-        <mrk mtype="x-its-translate-no">x</mrk></source>
-        <seg-source><mrk mtype="seg">a b</mrk></seg-source></trans-unit>
+        <mrk mtype="x-its-translate-no">x</mrk></source></trans-unit>
     </body>
   </file>
 </xliff>
@@ -171,6 +172,38 @@ def test_a_code_begins_before_it_ends(is_reversed, begin, end, monkeypatch):
     document = f'<xliff version="1.2"><trans-unit><source>{source}</source></trans-unit></xliff>'
     target = minidom.parseString(translate_xliff(document, None, None)).getElementsByTagName("target")[0]
     assert "".join(node.toxml() for node in target.childNodes) == f'<g id="9">{begin} a</g> b{end}'
+
+
+def test_codes_stay_around_a_word_in_another_order(translator, tokenizer, monkeypatch):
+    monkeypatch.setattr(BatchTranslator, "__call__", lambda _, rows, *__: [[Candidate("el coche rojo")] for _ in rows])
+    monkeypatch.setattr(html_translation, "align_units", lambda *_: [[(0, 0), (2, 1), (1, 2)]])
+    source = 'the <bpt id="1">[</bpt>red<ept id="1">]</ept> car'
+    document = f'<xliff version="1.2"><trans-unit><source>{source}</source></trans-unit></xliff>'
+    translated = translate_xliff(document, translator, tokenizer, repair=False)
+    assert 'el coche <bpt id="1">[</bpt>rojo<ept id="1">]</ept></target>' in translated
+
+
+@pytest.mark.usefixtures("upper_case")
+@pytest.mark.parametrize(
+    "target",
+    ["", "<target/>", '<target>\n<mrk mtype="seg" mid="0"/> <mrk mtype="seg" mid="1"></mrk></target>'],
+    ids=["none", "empty", "empty segments"],
+)
+def test_targets_have_the_segments_of_their_sources(target):
+    segments = '<mrk mtype="seg" mid="0">One dog.</mrk> <mrk mtype="seg" mid="1">Two <g id="1">dogs</g>.</mrk>'
+    unit = f"<source>One dog. Two dogs.</source><seg-source>{segments}</seg-source>{target}"
+    document = f'<xliff version="1.2"><trans-unit id="1">{unit}<note/></trans-unit></xliff>'
+    translated = translate_xliff(document, None, None)
+    expected = segments.replace("One dog", "ONE DOG").replace("Two", "TWO").replace("dogs", "DOGS")
+    assert targets(translated, "trans-unit", "*") == {"1": expected}
+    assert "</seg-source><target " in translated
+    assert translate_xliff(translated, None, None) == translated
+
+
+def test_characters_that_xml_does_not_allow_are_left_out(monkeypatch):
+    monkeypatch.setattr(xliff, "translate_html", lambda *_, **__: ["<pre>a\x0b\x00\uffff\ud800b\U0001f600</pre>"])
+    document = '<xliff version="1.2"><trans-unit><source>a</source></trans-unit></xliff>'
+    assert ">ab\U0001f600</target>" in translate_xliff(document, None, None)
 
 
 def test_model_keeps_inline_elements_and_lines(translator, tokenizer):

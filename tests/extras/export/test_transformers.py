@@ -116,6 +116,17 @@ def test_source_prefix_search_and_limits_are_exported(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "half").dtype == torch.bfloat16
 
 
+def test_settings_of_texts_are_kept(tmp_path):
+    model, tokenizer = exportable()
+    tokenizer.keep_line_breaks = not tokenizer.keep_line_breaks
+    tokenizer.keep_without_letters = False
+    export_model(model, tokenizer, tmp_path / "out", engine="transformers")
+    convert_marian(tmp_path / "out", tmp_path / "back")
+    back = AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert back.keep_line_breaks == tokenizer.keep_line_breaks
+    assert back.keep_without_letters is False
+
+
 def test_patience_is_reported_and_left_out(tmp_path, caplog):
     model, tokenizer = exportable()
     model.generation_config.patience = 2

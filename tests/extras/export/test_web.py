@@ -426,7 +426,7 @@ SPLIT = """const { splitText, textParts } = await import(new URL("page/sentences
   if (!segmenter) Intl.Segmenter = undefined;
   return texts.map((text) => {
     const { sentences, gaps } = splitText(text, language);
-    return [sentences, textParts(sentences.map((sentence) => sentence + end), gaps).join("")];
+    return [sentences, textParts(sentences.map((sentence) => sentence + end), gaps, sentences).join("")];
   });"""
 
 
@@ -437,6 +437,7 @@ def test_sentences_on_the_page(page, language):
         "One.  Two?\tThree": ["One.", "Two?", "Three"],
         "\n  Mr. Low sees Dr. J. Ray. They go.\n\n* * *\n\n\tEnd\n": ["Mr. Low sees Dr. J. Ray.", "They go.", "End"],
         "3 1 2": [],
+        "Yes!No": ["Yes!", "No"],
     }
     splits = run_on_page(page, SPLIT, list(texts), language, True, "")
     assert splits == [[sentences, text] for text, sentences in texts.items()]

@@ -81,8 +81,9 @@ def test_byte_level_tokens_of_one_character(tokenizer):
 
 
 def test_invalid_arguments(model, tokenizer):
-    with pytest.raises(ValueError, match="layer must be from -3 to 2, got 3"):
-        alignments(model, tokenizer, PAIRS, layer=3)
+    for layer in (3, 0.0, True):
+        with pytest.raises(ValueError, match=f"layer must be from -3 to 2, got {layer}"):
+            alignments(model, tokenizer, PAIRS, layer=layer)
     with pytest.raises(ValueError, match="step must be one of output, input, got 'next'"):
         alignments(model, tokenizer, PAIRS, step="next")
     with pytest.raises(ValueError, match="model must be a single model for alignments, got an ensemble"):

@@ -69,3 +69,16 @@ def test_a_placeholder_is_before_the_translation_of_the_next_word():
     protected = placement.protect("the {color} boy sees")
     assert protected.needs_alignment
     assert protected.restore("el ve niño", [(0, 0), (2, 1), (1, 2)]) == "el ve {color} niño"
+
+
+@pytest.mark.parametrize("text", ["the v{name} is", "page/{x} is", "the v{x}is", "a {x}th boy", "%s/%s is"])
+def test_placeholders_beside_a_word_without_a_space(text):
+    protected = placement.protect(text)
+    assert protected.restore(protected.text, None) == text
+
+
+def test_a_placeholder_behind_a_word_is_behind_its_translation():
+    protected = placement.protect("the red{x} boy")
+    assert protected.restore("el niño rojo", [(0, 0), (2, 1), (1, 2)]) == "el niño rojo{x}"
+    protected = placement.protect("see /%s now")  # a word is no translation of a punctuation mark
+    assert protected.restore("ve esto ahora", [(0, 0), (1, 1), (2, 2)]) == "ve esto %s ahora"

@@ -168,6 +168,18 @@ def test_a_request_without_a_valid_key_is_forbidden(direction):
         assert api.get("/languages").status_code == 200
 
 
+@pytest.mark.parametrize("name", ["api_keys", "cors_origins"])
+def test_one_string_is_no_collection_of_keys_or_origins(name):
+    with pytest.raises(ValueError, match=f"{name} must be a collection of strings, got one str"):
+        Settings(**{name: "secret"})
+
+
+@pytest.mark.parametrize("name", ["max_characters", "max_texts", "max_waiting"])
+def test_limits_are_positive(name):
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got 0"):
+        Settings(**{name: 0})
+
+
 def test_cors_is_off_unless_origins_are_given(direction):
     headers = {"Origin": "https://example.org"}
     for origins, expected in (((), None), (("https://example.org",), "https://example.org")):

@@ -37,6 +37,24 @@ def test_all_but_the_sentences_is_unchanged(splitter, language, text, sentences)
     assert splitter()(text).join([f" {sentence.upper()} " for sentence in splitter()(text).sentences]) == text.upper()
 
 
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("see www.Example.Com now", ["see www.Example.Com now"]),
+        ("see http://a.b/c?d=Yes!No. Two", ["see http://a.b/c?d=Yes!No.", "Two"]),
+        ("java.util.List is", ["java.util.", "List is"]),
+        ("plan B\xa0. Two", ["plan B\xa0.", "Two"]),
+        ("A\u3000. Two", ["A\u3000.", "Two"]),
+        ("one " * 100 + "x" * 400, None),
+    ],
+    ids=["domain", "URL", "words with a full stop", "no-break space", "wide space", "long word"],
+)
+def test_text_without_spaces_between_sentences_is_unchanged(splitter, text, sentences):
+    split = splitter()(text)
+    assert sentences is None or split.sentences == sentences
+    assert split.join(split.sentences) == text
+
+
 MARKERS = ("- ", "* ", "+ ", "# ", "### ", "> ", "> > ", "• ", "10) ", "(a) ", "3. ", " - [ ] ", "– ", "\t* ")
 
 

@@ -6,6 +6,7 @@ const LETTER = /(?![\u115f\u1160\u3164\uffa0])\p{L}/u; // fillers are invisible
 const VISIBLE = /[^\s\p{C}\p{M}\u115f\u1160\u2800\u3164\uffa0]/u;
 // Languages whose sentences end with a character of this width have no space between sentences.
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff01-\uff60][”’]*$/u;
+const ASCII = /^[\x00-\x7f]*$/;
 // Markers of list items, headings and quotes at the beginning of a line.
 const MARKER = /^\s*(?:(?:[-*+•‣◦▪·–—>]|#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s+)+/;
 
@@ -37,11 +38,12 @@ export function isBlank(text) {
 }
 
 // The parts of a translated text: the gaps, and between them the translations of the sentences. Between two sentences of a
-// line, the translation decides on the space.
-export function textParts(translations, gaps) {
+// line, the translation decides on the space, unless both sides are ASCII without a space, such as the parts of a URL.
+export function textParts(translations, gaps, sentences) {
+  const isMissing = (i) => gaps[i] === "" && !ASCII.test(sentences[i - 1].at(-1) + sentences[i][0]);
   const spaceAfter = (translation) => (WIDE.test(translation.trim()) ? "" : " ");
   const parts = translations.flatMap((translation, i) => {
-    const isBetween = i > 0 && ["", " "].includes(gaps[i]);
+    const isBetween = i > 0 && (gaps[i] === " " || isMissing(i));
     return [isBetween ? spaceAfter(translations[i - 1]) : gaps[i], translation.trim()];
   });
   return [...parts, gaps.at(-1)];

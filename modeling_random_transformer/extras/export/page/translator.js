@@ -66,7 +66,7 @@ export class Translator {
     sentences.forEach((sentence) => this.encode(sentence)); // errors before long work
     const results = [];
     for (const sentence of sentences) results.push(await this.translate(sentence, options));
-    return { parts: textParts(results.map((result) => result.text), gaps), sentences, results };
+    return { parts: textParts(results.map((result) => result.text), gaps, sentences), sentences, results };
   }
 
   // The text as the package translates it: white space at its ends, repeated spaces and line breaks are not content.
