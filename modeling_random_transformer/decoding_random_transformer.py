@@ -58,10 +58,11 @@ class BeamKVCache:
     def __init__(self, layers: LayerStates, beams: int, capacity: int | None = None):
         first_keys, _ = layers[0]
         self.beams = beams
-        self.groups = len(first_keys) // beams
+        self.groups = len(first_keys) // beams  # rows that share no entries: one per source
         self.length = first_keys.shape[2]  # tokens so far
         self.entries = self.length * beams  # entries per group that are in use
-        self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries per group
+        tokens = capacity or max(INITIAL_CAPACITY, 2 * self.length)
+        self.capacity = tokens * beams  # in entries per group
         self.keys = [self.interleave_beams(keys) for keys, _ in layers]
         self.values = [self.interleave_beams(values) for _, values in layers]
         # The mask of one token's entries: 0 for the entry of the beam itself, -inf for the entries of other beams.
@@ -399,7 +400,7 @@ class FastDecodingCache(EncoderDecoderCache):
         target = self.self_attention_cache if self.step is None else self.step.cache
         target.reorder_cache(beam_idx)
 
-    def begin_steps(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
+    def current_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """The step of this cache, which is created after the modules have filled it."""
         if self.step is None:
             self.step = self.new_step(model, padding_mask)
@@ -604,8 +605,8 @@ class CapturedSteps:
             oldest = next(iter(self.steps))
             del self.steps[oldest]
 
-    def record_sizes(self, sizes: tuple[int, ...]) -> bool:
-        """Record the sizes of a call; whether an earlier call had them.
+    def record_sizes(self, sizes: tuple[int, ...]) -> None:
+        """Record the sizes of a call, whose step may be captured from the next call with these sizes on.
 
         Capturing a graph takes as long as some 30 steps, so it saves time from the second call on. Graphs of many sizes
         or of large caches would need much memory, so such sizes are not recorded.
@@ -613,12 +614,9 @@ class CapturedSteps:
         Args:
             sizes: `(rows, beams, target capacity, source capacity)`.
         """
-        if sizes in self.seen_sizes:
-            return True
         rows, _, capacity, _ = sizes
         if len(self.seen_sizes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
             self.seen_sizes.add(sizes)
-        return False
 
 
 # A graph reads the weights by address, so it is valid as long as the snapshot of its model.

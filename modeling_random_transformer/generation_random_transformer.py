@@ -20,6 +20,7 @@ from transformers.generation.configuration_utils import GenerationConfig, Genera
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
+from .configuration_random_transformer import is_number
 from .decoding_random_transformer import (
     FastDecodingCache,
     FastStep,
@@ -46,6 +47,7 @@ from .verification_random_transformer import (
     has_float_weights,
     is_copied,
     library_of,
+    replace_saved_limit,
 )
 from .versions_random_transformer import (
     CACHE_NAME,
@@ -87,19 +89,20 @@ MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
 
 def step_reason(model: Any) -> str | None:
     """Why a `FastStep` cannot be used for a model, or computes other logits than the modules; `None` if it can."""
-    reason = model_reason(model)
+    reason = modules_reason(model)
     if reason:
         return reason
     try:
         reason = step_difference(model)
     except Exception as error:  # edited code may raise any error; if the modules fail too, they raise it again
-        reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
     if reason:
+        reason = f"a step of FastDecoder (decoding_random_transformer.py) differs from the modules: {reason}"
         logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
     return reason
 
 
-def model_reason(model: Any) -> str | None:
+def modules_reason(model: Any) -> str | None:
     """Why a model's hooks, modes or settings require its modules; `None` if they do not.
 
     Hooks on the model itself and a `forward` that wraps the original are allowed: the step runs inside them.
@@ -180,7 +183,7 @@ def step_difference(model: Any) -> str | None:
             layer.keys = layer.keys * factors
             layer.values = layer.values * factors
         standard = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
-        actual = logits(ids[:, 1:], cache, cache.begin_steps(model, padding_mask))
+        actual = logits(ids[:, 1:], cache, cache.current_step(model, padding_mask))
         expected = logits(ids[:, 1:], standard)
     max_difference = None if has_float_weights(model) else INEXACT_ROUNDING
     return difference(actual, expected, max_difference)
@@ -234,7 +237,12 @@ def decoding_cache(
     sources, source_len, _ = source_shape
     rows = sources * max(config.num_beams, config.num_return_sequences)
     sizes = rows, config.num_beams, bucket(max_length), bucket(source_len)
-    if implementation == "static" or (is_captured and captured_steps(model).record_sizes(sizes)):
+    is_static = implementation == "static"
+    if is_captured and not is_static:
+        steps = captured_steps(model)
+        is_static = sizes in steps.seen_sizes
+        steps.record_sizes(sizes)
+    if is_static:
         return StaticDecodingCache(config.num_beams, max_length, is_captured)
     return FastDecodingCache(config.num_beams, max_length)
 
@@ -329,7 +337,10 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             ValueError: `patience` is invalid.
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
-        if registered_for_fsdp(self):
+        if must_gather_shards(self):
+            from torch.distributed.fsdp import register_fsdp_forward_method
+
+            register_fsdp_forward_method(self, "generate")  # the registered method calls this one
             return self.generate(inputs, generation_config, *args, **kwargs)
         options = {**kwargs, "generation_config": generation_config}
         patience = generation_option(self, options, "patience")
@@ -399,7 +410,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
                 self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
-                step = cache.begin_steps(self, attention_mask)
+                step = cache.current_step(self, attention_mask)
                 return {"decoder_input_ids": input_ids[:, -1:], "step": step, **named_cache(cache)}
             cache.end_steps()  # the modules process several tokens
         kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
@@ -478,28 +489,13 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return cache
 
 
-def registered_for_fsdp(model: nn.Module) -> bool:
-    """Register `generate()` as a method that gathers the shards of a model of FSDP2.
-
-    Returns:
-        Whether it was registered now, so that it must be called again.
-    """
+def must_gather_shards(model: nn.Module) -> bool:
+    """Whether FSDP2 shards the model, and `generate()` is not yet registered as a method that gathers the shards."""
     if "generate" in vars(model) or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
-    from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+    from torch.distributed.fsdp import FSDPModule
 
-    if not isinstance(model, FSDPModule):
-        return False
-    register_fsdp_forward_method(model, "generate")
-    return True
-
-
-def replace_saved_limit(kwargs: dict[str, Any]) -> None:
-    """Let `max_new_tokens` or `max_length` of a call replace the other one in the generation config."""
-    if kwargs.get("max_new_tokens") is not None:
-        kwargs.setdefault("max_length", None)  # transformers would warn
-    elif kwargs.get("max_length") is not None:
-        kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length
+    return isinstance(model, FSDPModule)
 
 
 def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> FinishedHypotheses | None:
@@ -516,7 +512,7 @@ def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> F
     Raises:
         ValueError: `patience` is invalid, or the call's `patience` would have no effect because of `early_stopping`.
     """
-    if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
+    if not is_number(patience) or not 1 <= patience <= MAX_PATIENCE:
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     num_beams = generation_option(model, options, "num_beams") or 1
     if num_beams == 1 or callable(options.get("custom_generate")):

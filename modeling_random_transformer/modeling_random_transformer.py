@@ -110,6 +110,8 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
         elif isinstance(module, SinusoidalPositions):
             module.reset_parameters()
+        else:  # modules that an edit has added
+            super()._init_weights(module)
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
 

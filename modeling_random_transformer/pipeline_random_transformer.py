@@ -46,7 +46,7 @@ from .inputs_random_transformer import (
 )
 from .ops_random_transformer import trailing_true
 from .tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts
-from .verification_random_transformer import generation_option
+from .verification_random_transformer import generation_option, replace_saved_limit
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 # Errors of generate() for invalid options.
@@ -192,9 +192,7 @@ class Seq2SeqPipeline(Pipeline):
         names = vars(self.defaults).keys() - {"generate_kwargs"}
         changes = drop_none(**{name: arguments.pop(name, None) for name in names})
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
-        for length, other in (LENGTH_LIMITS, LENGTH_LIMITS[::-1]):
-            if length in arguments:  # overrides the other one, which was saved with the model or given earlier
-                arguments = {other: None, **arguments}
+        replace_saved_limit(arguments)
         if "generation_config" not in arguments:  # otherwise it replaces all options of the pipeline
             arguments = {**self.defaults.generate_kwargs, **arguments}
         options = replace(self.defaults, **changes, generate_kwargs=arguments)

@@ -749,6 +749,9 @@ class _TrainingTexts:
             yield text
 
 
+# Reading of text files. `train_from_files` needs it in saved folders; `data/readers.py` uses it for all other text.
+
+
 def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
     for path in paths:
         with open(path, "rb") as file:

@@ -272,6 +272,14 @@ def generation_option(model: Any, options: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+def replace_saved_limit(kwargs: dict[str, Any]) -> None:
+    """Let `max_new_tokens` or `max_length` of a call replace the other one in the generation config."""
+    if kwargs.get("max_new_tokens") is not None:
+        kwargs.setdefault("max_length", None)  # transformers would warn
+    elif kwargs.get("max_length") is not None:
+        kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length
+
+
 def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
     """Whether a pass without a cache computes the same as a cached step: no dropout, no unknown arguments."""
     if is_transformed():

@@ -35,13 +35,13 @@ SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
     """Counts the fast steps of `generate()`; the cache of the comparison has a maximum length of 0."""
-    taken, begin = [], FastDecodingCache.begin_steps
+    taken, begin = [], FastDecodingCache.current_step
 
     def counted(self, *inputs):
         taken.extend([1] if self.max_length else [])
         return begin(self, *inputs)
 
-    monkeypatch.setattr(FastDecodingCache, "begin_steps", counted)
+    monkeypatch.setattr(FastDecodingCache, "current_step", counted)
     return taken
 
 

@@ -276,6 +276,24 @@ def test_paths_in_the_text_exist(page: Path) -> None:
         assert (ROOT / path).exists(), path
 
 
+# `Name` and `other` in `path.py`
+CODE = [
+    file for folder in ("modeling_random_transformer", "tests", "examples") for file in (ROOT / folder).rglob("*.py")
+]
+NAMES_IN_A_FILE = re.compile(r"((?:`[\w.]+`(?:,| and)? ?)+)(?:of|in) `([\w/]+\.py)`")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", *PACKAGE.rglob("*.md")], ids=name)
+def test_names_in_the_text_are_in_their_files(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8")).replace("\n", " ")
+    for names, path in NAMES_IN_A_FILE.findall(text):
+        sources = [file.read_text(encoding="utf-8") for file in CODE if file.as_posix().endswith(f"/{path}")]
+        assert sources, path
+        for word in re.findall(r"`(?:\w+\.)*(\w+)`", names):
+            pattern = re.compile(rf"^\s*(?:class |def )?{word}\b", re.MULTILINE)
+            assert any(pattern.search(source) for source in sources), f"{word} in {path}"
+
+
 def test_index_of_the_examples_is_complete() -> None:
     text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     assert not {name for name in SCRIPTS if f"{name}.py" not in text}

@@ -407,6 +407,7 @@ def test_patience_of_the_model_and_of_a_call():
     [
         ({"patience": 0.5, "num_beams": 1}, "patience must be None or a number from 1 to 100, got 0.5"),
         ({"patience": 0.5}, "patience must be None or a number from 1 to 100, got 0.5"),
+        ({"patience": True}, "patience must be None or a number from 1 to 100, got True"),
         ({"patience": "2"}, "patience must be None or a number from 1 to 100, got '2'"),
         ({"patience": float("nan")}, "patience must be None or a number from 1 to 100, got nan"),
         ({"patience": 2, "early_stopping": None}, "early_stopping must be True with patience=2, got None"),

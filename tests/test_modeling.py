@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutputWithPooling, Seq2SeqModelOutput
 
@@ -232,3 +233,18 @@ def test_the_position_table_is_exact_in_every_precision(dtype, tmp_path):
     model.half()
     assert torch.equal(model.model.encoder.embed_positions.table, table.half())
     assert torch.equal(model.to(dtype).model.encoder.embed_positions.table, table.to(dtype))
+
+
+class WithAddedNorm(RandomTransformerForConditionalGeneration):
+    """An edit that adds weights, which earlier checkpoints do not contain."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.added = nn.RMSNorm(config.d_model)
+        self.post_init()
+
+
+def test_weights_that_a_checkpoint_lacks_are_initialized(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    model = WithAddedNorm.from_pretrained(tmp_path)
+    assert model.added.weight.tolist() == [1.0] * model.config.d_model

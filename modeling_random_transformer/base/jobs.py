@@ -148,8 +148,8 @@ class Job:
         """
 
         def begin() -> None:
-            is_new = name not in self.stages or not self.stages[name].is_finished
-            self.begin(name, inputs, restart=restart or is_new, may_change=may_change, needs_files=needs_files)
+            is_unfinished = name not in self.stages or not self.stages[name].is_finished
+            self.begin(name, inputs, restart=restart or is_unfinished, may_change=may_change, needs_files=needs_files)
 
         self.update(begin)
         stage = self.stages[name]

@@ -152,7 +152,7 @@ class TranslationOptions:
         if self.seed is not None and self.mbr is None and not self.generate_kwargs.get("do_sample"):
             raise ValueError(f"seed must be None without do_sample or mbr, got {self.seed}.")
         config = GenerationConfig()
-        config.update(**self.complete_generate_kwargs)
+        config.update(**self.search_kwargs)
         config.validate(strict=True)
 
     @property
@@ -172,7 +172,7 @@ class TranslationOptions:
         return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
-    def complete_generate_kwargs(self) -> dict[str, Any]:
+    def search_kwargs(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
             return search_options(1, **{**MBR_SAMPLING, **self.generate_kwargs, "num_return_sequences": self.mbr})
@@ -271,7 +271,7 @@ class Translator:
         self.options = TranslationOptions.from_kwargs(**options)
         if self.options.length_penalty is None and self.options.uses_length_penalty:
             self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
-        search = self.options.complete_generate_kwargs
+        search = self.options.search_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
             search.pop("src_lang", None)  # the language selects abbreviations only
         engine = getattr(model, "engine", None)
@@ -323,7 +323,7 @@ class Translator:
         """The options that determine the translations, with their effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
-        search = self.options.complete_generate_kwargs
+        search = self.options.search_kwargs
         effective = {
             **search,
             "max_source_tokens": limit,

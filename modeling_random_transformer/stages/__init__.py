@@ -1,7 +1,7 @@
 """Synthetic training data: back-translation of monolingual text, and distillation of a teacher into a smaller student.
 
     back_translate("mono.de", "synthetic.en", "synthetic.de", reverse_model, tokenizer, method="noised_beam")
-    distill(DistillationArguments(teacher=["outputs/big"], source_text=["train.en"]), data, model, args)
+    distill(DistillationArguments(teacher=["outputs/big"], source_text=["train.en"]), data_args, model_args, args)
 
 Both require the extra `train`.
 """

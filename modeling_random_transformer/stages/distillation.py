@@ -153,8 +153,8 @@ class DistillationResult:
 
 def distill(
     arguments: DistillationArguments,
-    data: StudentDataArguments,
-    model: ModelArguments,
+    data_args: StudentDataArguments,
+    model_args: ModelArguments,
     args: TranslationTrainingArguments,
 ) -> DistillationResult:
     """Train a student on the translations of a teacher, and compare both, or resume an earlier call.
@@ -164,9 +164,9 @@ def distill(
 
     Args:
         arguments: the teacher, the texts to translate and the selection of the translations.
-        data: a test set or a validation set for the comparison, or both sets, and optionally original pairs to add to
-            the training set.
-        model: the architecture of the student. It has the teacher's tokenizer, unless `tokenizer`, `vocab_size` or
+        data_args: a test set or a validation set for the comparison, or both sets, and optionally original pairs to add
+            to the training set.
+        model_args: the architecture of the student. It has the teacher's tokenizer, unless `tokenizer`, `vocab_size` or
             `model_name_or_path` is given.
         args: the training arguments of the student.
 
@@ -177,15 +177,16 @@ def distill(
     """
     folder = Path(args.output_dir)
     teacher = [Path(name) for name in arguments.teacher]
-    if model.saved_tokenizer is None and model.vocab_size is None:
-        model = replace(model, tokenizer=str(teacher[0]))
-    check_distillation(folder, arguments, data, model, args)
-    test = comparison_set(data)
-    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / TRAINING_RECORD).is_file())
-    translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
-    report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
-    del translator
-    run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
+    if model_args.saved_tokenizer is None and model_args.vocab_size is None:
+        model_args = replace(model_args, tokenizer=str(teacher[0]))
+    check_distillation(folder, arguments, data_args, model_args, args)
+    test = comparison_set(data_args)
+    has_run = (folder / TRAINING_RECORD).is_file()
+    training_set = TrainingSet(folder / WORK, arguments, data_args.corpora("train"), has_run)
+    teacher_model, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
+    report = training_set.make(teacher_model, tokenizer, data_args.max_source_length, test.languages)
+    del teacher_model
+    run = train_translation(data_args.with_training_set(*training_set.files, test.languages), model_args, args)
     rows = export_and_compare(folder, teacher, test, args)
     call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
     return DistillationResult(run, report, rows)

@@ -54,7 +54,7 @@ def translate_lines(
     max_line_tokens: int | None,
     restart: bool,
     progress: bool | None = None,
-    **job: Any,
+    **file_options: Any,
 ) -> ValidationReport:
     """Select the lines of monolingual text that are neither blank nor too long for a model, and translate them.
 
@@ -71,7 +71,7 @@ def translate_lines(
         max_line_tokens: a limit on the tokens of a line, in addition to the limit of the tokenizer and the model.
         restart: discard the translations of an earlier call.
         progress: see `translate_file`.
-        **job: `output_format` and `chunk_size` of `translate_file`.
+        **file_options: `output_format` and `chunk_size` of `translate_file`.
 
     Returns:
         The report of the lines, with the counts of skipped lines.
@@ -83,10 +83,18 @@ def translate_lines(
     pipe = translator.pipe
     src_lang = options.get("src_lang")
     report = call_on_main_process(lambda: select_lines(lines, selected, pipe, src_lang, name, max_line_tokens))
-    inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **job}
+    inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **file_options}
     inputs |= plain_options(translator)
     translate = partial(
-        translate_file, selected, output, model, tokenizer, restart=restart, progress=progress, **job, **options
+        translate_file,
+        selected,
+        output,
+        model,
+        tokenizer,
+        restart=restart,
+        progress=progress,
+        **file_options,
+        **options,
     )
     record = selected.with_name(JOB_RECORD)
     Job(record).run("translation", inputs, translate, [output], everywhere=True, restart=restart)

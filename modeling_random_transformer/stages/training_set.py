@@ -173,10 +173,10 @@ class TrainingSet:
         """Translate the texts, or continue an earlier call; returns the texts that are skipped."""
         arguments = self.arguments
         search = {"num_beams": arguments.teacher_num_beams, "max_batch_tokens": arguments.teacher_max_tokens_per_batch}
-        job: dict[str, Any] = {}
+        file_options: dict[str, Any] = {}
         if arguments.interpolate:
             search["n_best"] = arguments.teacher_num_beams
-            job["output_format"] = "jsonl"
+            file_options["output_format"] = "jsonl"
         return translate_lines(
             chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text),
             self.selected,
@@ -187,7 +187,7 @@ class TrainingSet:
             name="source_text",
             max_line_tokens=max_line_tokens,
             restart=arguments.restart,
-            **job,
+            **file_options,
         )
 
     def interpolate(self) -> dict[str, int]:

@@ -152,6 +152,13 @@ class EvaluatingTrainer(Seq2SeqTrainer):
             self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
         return loss, predictions, labels
 
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of a batch. In evaluation, it is the mean of this batch, whose tokens `_mean_loss` counts."""
+        count = num_items_in_batch if model.training else None
+        return super().compute_loss(model, inputs, return_outputs, count)
+
     def _complete_generate_kwargs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The generation options of `evaluate` and `predict`, with the search and the limit of translation by default.
 

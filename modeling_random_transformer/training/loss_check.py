@@ -71,9 +71,10 @@ class LossCheck:
 def check_loss_function(model: Any) -> None:
     """Check that the model computes cross-entropy, which training computes with label smoothing.
 
-    Training computes the loss from the logits (`training_loss`), and evaluation takes the loss of the model. With
-    another `model.loss_function`, evaluation would report a loss that training does not decrease. Training cannot use
-    this function instead, since label smoothing, R-Drop and the mean over the tokens of a step would have no effect.
+    Training and evaluation compute the loss from the logits (`training_loss`, or transformers' label smoothing).
+    Without label smoothing, evaluation takes the loss of the model. Another `model.loss_function` would then be
+    reported, but not decreased. Training cannot use it, since label smoothing, R-Drop and the mean over the tokens of a
+    step would have no effect.
 
     Args:
         model: a model of this package, optionally with an adapter. Other models are not checked.

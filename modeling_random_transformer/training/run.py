@@ -49,7 +49,9 @@ from .training_arguments import TranslationTrainingArguments
 logger = logging.getLogger(__name__)
 
 
-def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
+def train_translation(
+    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> RunResult:
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
     Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
@@ -59,8 +61,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     A finished run is not trained again. Only sets without scores are scored.
 
     Args:
-        data: the parallel text.
-        model: the tokenizer and the architecture, or the saved model to fine-tune.
+        data_args: the parallel text.
+        model_args: the tokenizer and the architecture, or the saved model to fine-tune.
         args: the training arguments.
 
     Raises:
@@ -69,15 +71,15 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         FloatingPointError: the loss is not finite.
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
-    tokenizer = check_arguments(data, model, args)
-    corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
-    check_languages_of_sets(corpora, model, tokenizer)
+    tokenizer = check_arguments(data_args, model_args, args)
+    corpora = data_args.sets()  # file locks of datasets, which have no timeout, let one process download
+    check_languages_of_sets(corpora, model_args, tokenizer)
     folder = Path(args.output_dir)
     with exclusive(
         folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
     ):
         job = Job(folder / TRAINING_RECORD, advice="use another output_dir")
-        run = Run(data, model, args, corpora, job, tokenizer)
+        run = Run(data_args, model_args, args, corpora, job, tokenizer)
         job.update(lambda: begin_training(run))
         if not (folder / TRAINING_RECORD).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")

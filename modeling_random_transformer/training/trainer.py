@@ -239,6 +239,8 @@ class TranslationTrainer(EvaluatingTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run the forward and backward pass of one batch, whose inputs a regularization may change.
 
+        transformers' `compute_loss` calls the model, and then `self.training_loss`.
+
         Raises:
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
                 Reading the loss of the current step would wait for the device.

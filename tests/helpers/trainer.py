@@ -47,11 +47,14 @@ def new_trainer(folder: Path, eval_dataset: Any = None, **options: Any) -> Trans
 
 
 def predictions(folder: Path) -> list[dict[str, Any]]:
-    """The loss and the tokens of fewer pairs than processes, and of batches of different sizes."""
+    """The losses and the tokens of fewer pairs than processes, and of batches of different sizes."""
     predicted = []
     for size in (1, 13):
         trainer = new_trainer(folder, eval_dataset=pairs(size), per_device_eval_batch_size=4)
         output = trainer.predict(trainer.eval_dataset)
         rows = [[token for token in row if token > 0] for row in output.predictions.tolist()]
-        predicted.append({"loss": output.metrics["test_loss"], "rows": rows})
+        loss = output.metrics["test_loss"]
+        trainer.args.predict_with_generate = False
+        loss_without_generation = trainer.evaluate()["eval_loss"]
+        predicted.append({"loss": loss, "loss_without_generation": loss_without_generation, "rows": rows})
     return predicted

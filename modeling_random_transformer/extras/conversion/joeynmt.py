@@ -21,6 +21,7 @@ SIDES = ("src", "trg")
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
 MAX_BEAMS = 1000
+# `xavier_normal` of JoeyNMT turns on the factors of DeepNet, whatever the stored factors are.
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
 FORMAT = read_format(__file__, initializer=INITIALIZER)
 

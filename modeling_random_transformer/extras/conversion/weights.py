@@ -195,6 +195,8 @@ class StateDictMapper:
     def derive_sizes(self, linear: str, norm: str, layers: Sequence[str] = ("layers", "layers")) -> None:
         """Set the numbers of layers, the widths, and whether there are final norms.
 
+        It counts the weights that are not mapped yet, so it is called before `rename`.
+
         Args:
             linear: the name of a layer's first linear module.
             norm: the name of the final norm in each stack.
@@ -252,6 +254,7 @@ class StateDictMapper:
         """Set the biases that the source does not have to zero.
 
         The projections of attention have biases if one of them has. The other layers of this model always have them.
+        It reads the mapped weights, so it is called after `rename`.
         """
         attention = any(name.endswith("_proj.bias") for name in self.state_dict)
         self.derive_config("the biases of attention", attention_bias=attention)

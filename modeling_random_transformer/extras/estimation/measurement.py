@@ -78,7 +78,7 @@ class DryRun:
         )
 
 
-def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> DryRun:
+def dry_run(data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> DryRun:
     """Measure `STEPS` steps of a run on the first `PAIRS` pairs of its training set.
 
     Only these pairs of a dataset on the Hub are downloaded. A tokenizer to train is trained on them, but the model has
@@ -87,12 +87,12 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     Raises:
         ValueError: an argument or one of the pairs is invalid, or `max_steps` is unset.
     """
-    tokenizer = check_arguments(data, model, args)
+    tokenizer = check_arguments(data_args, model_args, args)
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)), tokenizer)
+        trainer = _trainer(data_args, model_args, _shortened(args, call_on_main_process(lambda: folder)), tokenizer)
         if args.cuda_graphs:  # each shape is captured in the second epoch
             steps_per_epoch = len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps
             trainer.args.max_steps = 2 * steps_per_epoch + STEPS

@@ -208,7 +208,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     options = dict(stage.options)
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
-    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).complete_generate_kwargs)
+    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).search_kwargs)
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options

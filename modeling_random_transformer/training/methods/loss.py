@@ -24,7 +24,7 @@ class SmoothedCrossEntropy:
         self.smoothing = smoothing
         self.overwrite = overwrite
 
-    def training_inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def training_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs of the model in training, for a batch; a regularization may change them."""
         return inputs
 

@@ -35,7 +35,7 @@ class RDropLoss(SmoothedCrossEntropy):
 
         Args:
             outputs: the model's output, with logits `[2 · batch, target_len, vocab_size]`: the first pass, then the
-                second one. With logits of one pass, as in evaluation, the loss is the cross-entropy.
+                second one. With logits of one pass, as in evaluation without generation, the loss is the cross-entropy.
             labels: `[batch, target_len]`.
             num_items_in_batch: target tokens of the step, over all batches and devices, counted once; when `None`,
                 those of this batch.

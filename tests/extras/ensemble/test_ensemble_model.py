@@ -67,8 +67,8 @@ def test_scores_are_averages_of_log_probabilities(names, tokenizer, request):
 def test_members_use_their_fast_decoders(model, second_member, tokenizer, monkeypatch):
     assert model.fallback_reason() is second_member.fallback_reason() is None  # their comparison has caches of its own
     steps = []
-    begin = FastDecodingCache.begin_steps
-    monkeypatch.setattr(FastDecodingCache, "begin_steps", lambda self, *args: steps.append(self) or begin(self, *args))
+    begin = FastDecodingCache.current_step
+    monkeypatch.setattr(FastDecodingCache, "current_step", lambda self, *args: steps.append(self) or begin(self, *args))
     translate(TEXTS[:2], EnsembleForSeq2SeqLM([model, second_member]), tokenizer, num_beams=3, **SHORT)
     assert len(set(map(id, steps))) == 2
 
