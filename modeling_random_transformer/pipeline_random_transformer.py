@@ -192,6 +192,9 @@ class Seq2SeqPipeline(Pipeline):
         names = vars(self.defaults).keys() - {"generate_kwargs"}
         changes = drop_none(**{name: arguments.pop(name, None) for name in names})
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
+        for name in LENGTH_LIMITS:
+            if arguments.get(name) is None:
+                arguments.pop(name, None)
         replace_saved_limit(arguments)
         if "generation_config" not in arguments:  # otherwise it replaces all options of the pipeline
             arguments = {**self.defaults.generate_kwargs, **arguments}
