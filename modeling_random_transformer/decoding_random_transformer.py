@@ -25,7 +25,7 @@ from .ops_random_transformer import (
     prefer_matmul_attention_for_decoding,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
-from .verification_random_transformer import Snapshot
+from .snapshot_random_transformer import Snapshot
 
 INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens

@@ -37,6 +37,7 @@ from .ops_random_transformer import (
     trailing_true,
 )
 from .quantization_random_transformer import Int8Linear
+from .snapshot_random_transformer import is_copied
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
     VERIFICATION,
@@ -45,7 +46,6 @@ from .verification_random_transformer import (
     difference,
     generation_option,
     has_float_weights,
-    is_copied,
     library_of,
     replace_saved_limit,
 )

@@ -14,7 +14,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, joined_parameters, tensors_of
-from .verification_random_transformer import TensorContents
+from .snapshot_random_transformer import TensorContents
 
 METHOD = "dynamic_int8"
 

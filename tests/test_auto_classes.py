@@ -18,7 +18,7 @@ from tests.helpers.models import tiny_model
 
 FILES = (
     *("configuration", "decoding", "generation", "inputs", "modeling", "ops", "pipeline"),
-    *("quantization", "tokenization", "verification", "versions"),
+    *("quantization", "snapshot", "tokenization", "verification", "versions"),
 )
 SAVED_CODE = {f"{name}_random_transformer.py" for name in FILES}
 CONFIGURATION = Path(package.__file__).parent / "configuration_random_transformer.py"

@@ -18,6 +18,7 @@ LAYERS = (
     "versions_random_transformer",
     "configuration_random_transformer",
     "ops_random_transformer",
+    "snapshot_random_transformer",
     "verification_random_transformer",
     "quantization_random_transformer",
     "decoding_random_transformer",

@@ -13,19 +13,21 @@ from transformers import GenerationConfig
 
 from modeling_random_transformer import verification_random_transformer as verification
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
+from modeling_random_transformer.snapshot_random_transformer import (
+    Snapshot,
+    current_snapshot,
+    distinct,
+    plain_values,
+    sampled,
+)
 from modeling_random_transformer.verification_random_transformer import (
     INEXACT_ROUNDING,
     ROUNDING,
-    Snapshot,
     can_verify,
-    current_snapshot,
     difference,
-    distinct,
     generation_option,
     has_float_weights,
-    plain_values,
     rounding,
-    sampled,
     verify_transformers,
 )
 from tests.helpers.models import exact_model, padded_batch, tiny_model

@@ -22,13 +22,7 @@ from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
-from ...verification_random_transformer import (
-    Snapshot,
-    code_of,
-    current_snapshot,
-    namespaces_of,
-    plain_values,
-)
+from ...snapshot_random_transformer import Snapshot, code_of, current_snapshot, namespaces_of, plain_values
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
