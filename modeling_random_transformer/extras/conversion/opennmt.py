@@ -5,7 +5,6 @@ from pathlib import Path
 
 from ...base.errors import format_value, reraise_as_value_error
 from ...base.files import StrPath
-from ...configuration_random_transformer import is_int
 from . import eole
 from .joined_tokenizer import JoinedTokenizer
 from .options import Kind, Options, read_format, read_options
@@ -78,7 +77,7 @@ def read_stored(path: Path) -> tuple[Options, Options]:
         raise ValueError(f"{path} must be a checkpoint of OpenNMT-py 2 or 3 with 'opt' and 'vocab', got none.")
     stored = dict(vars(content["opt"]))
     layers = stored.get("layers")
-    if is_int(layers) and layers > 0:  # as in OpenNMT-py, it replaces the numbers of both stacks
+    if isinstance(layers, int) and layers > 0:  # as in OpenNMT-py, it replaces the numbers of both stacks
         stored |= {"enc_layers": layers, "dec_layers": layers}
     with reraise_as_value_error(f"'opt' of {path} must have options that this model supports"):
         return content, read_options(stored, FORMAT.options)
