@@ -9,11 +9,10 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from . import _exit_when_interrupted
 from .base.errors import first_line
-from .commands.command_line import discard_stdout, print_error, raise_on_sigterm
+from .commands.command_line import INTERRUPTED, discard_stdout, print_error, raise_on_sigterm
 
 PROGRAM = "random-transformer"
-INTERRUPTED = "interrupted; the same command resumes the run."
-RESUMED = ("train", "distill", "back-translate")  # verbs whose work always resumes
+RESUMED = ("train", "distill")  # verbs whose work always resumes; for others, see `InferenceArguments.load`
 # What each verb does; `back-translate` is the module `commands/back_translate.py`.
 VERBS = {
     "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",
@@ -80,7 +79,7 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     Args:
         main: the command; it may return a status of its own.
         program: the name in errors.
-        hint: what an interrupted run prints, if anything.
+        hint: what an interrupted run prints, if anything and unless `KeyboardInterrupt` has a message.
 
     Returns:
         0 on success, or if the reader of standard output has exited; 1 if the result is not valid, such as weights or
@@ -92,9 +91,10 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except BrokenPipeError:  # the reader, such as `head`, has exited
         discard_stdout()
         return 0
-    except KeyboardInterrupt:
-        if hint:
-            print_error(program, hint)
+    except KeyboardInterrupt as interruption:
+        message = str(interruption) or hint
+        if message:
+            print_error(program, message)
         return 128 + signal.SIGINT
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))

@@ -50,12 +50,13 @@ def json_digest(value: Any) -> str:
 
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of weights, configurations, vocabulary, special tokens and what determines the ids of texts."""
+    """A digest of weights, active adapters, configurations, vocabulary and what determines the ids of texts."""
     ids, ids_of_empty_text = vocabulary(tokenizer)
     configs = [model.config, model.generation_config]
     for member in getattr(model, "members", ()):  # an ensemble has several models
         configs.append(member.config)
     described = [sorted(ids.items()), ids_of_empty_text, *_text_settings(tokenizer), *map(_settings, configs)]
+    described += _active_adapters(model)
     header = json.dumps(described, sort_keys=True, default=str)
     return tensors_digest(model.state_dict().items(), header)
 
@@ -78,6 +79,17 @@ def _settings(config: Any) -> dict[str, Any]:
         if name not in PROVENANCE and not name.startswith("_"):
             settings[name] = value
     return settings
+
+
+def _active_adapters(model: PreTrainedModel) -> list[Any]:
+    """The active adapters of each module of peft, whether they are disabled, and their scales."""
+    adapters = []
+    for name, module in model.named_modules():
+        active = getattr(module, "active_adapter", None)
+        if isinstance(active, str | list):  # a method in models of transformers
+            is_disabled = getattr(module, "disable_adapters", None) is True
+            adapters.append([name, active, is_disabled, getattr(module, "scaling", None)])
+    return adapters
 
 
 def _text_settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:

@@ -30,6 +30,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 # Processes and errors
 
 POLLING_INTERVAL = 0.2  # seconds
+INTERRUPTED = "interrupted; the same command resumes the run."
 
 
 def initialize_process(device: str | None) -> Any:
@@ -241,13 +242,19 @@ class InferenceArguments(DeviceArguments):
 
         Raises:
             ValueError: there are several processes, which share files only; or see `load_models`.
+            KeyboardInterrupt: an interruption, with a message if the work resumes.
         """
         from ..inference.loading import load_models  # takes seconds to import
 
         state = initialize_process(self.device)
         if state.num_processes > 1 and not is_resumable:
             raise ValueError(f"the input and --output must be files with {state.num_processes} processes.")
-        yield load_models(self.model, self.dtype, self.device or state.device, "--model", **engine_options)
+        try:
+            yield load_models(self.model, self.dtype, self.device or state.device, "--model", **engine_options)
+        except KeyboardInterrupt as interruption:
+            if not is_resumable:
+                raise
+            raise KeyboardInterrupt(INTERRUPTED) from interruption
         state.destroy_process_group()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import transformers
 
-from ..base.streams import is_stream
+from ..base.streams import check_output, is_stream
 from ..extras.inspection.explorer import explore, render
 from ..extras.parser import Parser
 from ..inference.loading import load_models
@@ -39,7 +39,7 @@ class Arguments:
         overwrite: replace a file other than outputs/explorer.html
 
     Raises:
-        ValueError: the sentence is blank, or the output is a folder.
+        ValueError: the sentence is blank, or the output cannot be written.
     """
 
     model: Path = field(metadata={"positional": True, "type": model_folder, "metavar": "FOLDER"})
@@ -52,8 +52,8 @@ class Arguments:
     def __post_init__(self) -> None:
         if is_blank(self.sentence):
             raise ValueError(f"sentence must be a text that is not blank, got {self.sentence!r}.")
-        if self.output.is_dir():
-            raise ValueError(f"--output must be a file, got {self.output}.")
+        if self.output.parent.exists():  # otherwise, it is created
+            check_output("--output", self.output)
         check_new_outputs(self.overwrite or self.output == OUTPUT, output=self.output)
 
 

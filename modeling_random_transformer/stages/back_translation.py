@@ -20,10 +20,12 @@ from ..base.flags import split_values
 from ..base.formats import check_plain_text
 from ..base.saved_files import JOB_LOCK, JOB_RECORD
 from ..base.streams import check_output, check_readable, is_stream
+from ..configuration_random_transformer import is_number
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
-from ..inputs_random_transformer import CHUNK_SIZE, check_choice, check_positive
+from ..inference.translation import is_set
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, check_positive, check_type
 from .monolingual import check_text_key, translate_lines, write_pairs
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
@@ -34,6 +36,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "sampling": {"num_beams": 1, "do_sample": True, "top_k": 0, "temperature": 1.0},
     "noised_beam": {"num_beams": 4},
 }
+# Options of `translate_file` with which the lines of its output are not the translations of the lines of its input.
+OTHER_OUTPUTS = ("n_best", "confidence", "output_format", "prefix_file")
 # Noise: words are deleted, replaced by a filler and reordered (Lample et al. 2018), as often as in Edunov et al. 2018.
 DELETION, REPLACEMENT, DISTANCE = 0.1, 0.1, 3
 FILLER = "<blank>"  # a single token if --special_tokens declares it
@@ -68,6 +72,7 @@ class BackTranslationOptions:
         if self.tag is not None and str(self.tag).split() != [self.tag]:
             raise ValueError(f"tag must be None or text without whitespace, got {self.tag!r}.")
         check_positive(or_none=True, max_tokens=self.max_tokens)
+        check_type("seed", self.seed, int, "an integer")
         if self.method == "beam" and self.seed:
             raise ValueError(f"seed must be 0 with method 'beam', which draws nothing at random, got {self.seed}.")
 
@@ -76,14 +81,16 @@ class BackTranslationOptions:
         """Split the options of `back_translate` into options of this class and options of `translate`."""
         values, search = split_values(cls, options)
         settings = cls(**values)
+        check_choice((), **{name: options[name] for name in OTHER_OUTPUTS if is_set(options.get(name))})
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed
         temperature = options.get("temperature")
-        if temperature is not None and not (settings.method == "sampling" and temperature > 0):
+        is_positive = is_number(temperature) and temperature > 0
+        if temperature is not None and not (settings.method == "sampling" and is_positive):
             raise ValueError(
                 "temperature must be positive and given with method 'sampling', "
-                f"got {temperature} with method {settings.method!r}."
+                f"got {temperature!r} with method {settings.method!r}."
             )
         return settings, search
 
@@ -136,7 +143,7 @@ def back_translate(
         chunk_size: lines that are sorted by length together.
         progress: show progress bars on stderr; `None` shows them after a delay.
         **options: the fields of `BackTranslationOptions`, and the options of `translate`, such as `num_beams`,
-            `temperature`, `max_batch_tokens`, `src_lang` and `tgt_lang`.
+            `temperature`, `max_batch_tokens`, `src_lang` and `tgt_lang`, except for `n_best` and `confidence`.
 
     Raises:
         ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, another call with the same

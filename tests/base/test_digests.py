@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tokenizers import normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -50,6 +51,37 @@ def test_each_change_of_the_model_changes_the_digest(change, tokenizer):
     model = tiny_model(vocab_size=len(tokenizer))
     before = model_digest(model, tokenizer)
     CHANGES[change](model)
+    assert model_digest(model, tokenizer) != before
+
+
+def change_scale(model):
+    model.base_model.model.model.encoder.layers[0].self_attn.q_proj.set_scale("first", 9)
+
+
+ADAPTER_CHANGES = {
+    "another adapter": lambda model: model.set_adapter("second"),
+    "no adapter": lambda model: model.base_model.disable_adapter_layers(),
+    "another scale": change_scale,
+}
+
+
+@pytest.mark.parametrize("change", ADAPTER_CHANGES)
+def test_another_active_adapter_changes_the_digest(change, tokenizer):
+    """Which adapter is active is not in the weights."""
+    model = get_peft_model(tiny_model(vocab_size=len(tokenizer)), LoraConfig(), adapter_name="first")
+    model.add_adapter("second", LoraConfig())
+    before = model_digest(model, tokenizer)
+    assert model_digest(model, tokenizer) == before
+    ADAPTER_CHANGES[change](model)
+    assert model_digest(model, tokenizer) != before
+
+
+def test_another_active_prompt_changes_the_digest(tokenizer):
+    config = PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=2)
+    model = get_peft_model(tiny_model(vocab_size=len(tokenizer)), config, adapter_name="first")
+    model.add_adapter("second", config)
+    before = model_digest(model, tokenizer)
+    model.set_adapter("second")
     assert model_digest(model, tokenizer) != before
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands.command_line import check_new_outputs
-from modeling_random_transformer.inference import translation_files
+from modeling_random_transformer.inference import loading, translation_files
 from tests.helpers.interruption import interrupt_at
 
 pytestmark = pytest.mark.usefixtures("_reset_accelerate")
@@ -84,8 +84,20 @@ def test_a_run_continues_the_files_that_it_has_written(run, name, monkeypatch):
     assert all(Path(output).read_bytes() != b"incomplete\n" for output in outputs)
 
 
-def interrupt(*_):
+def interrupt(*_, **__):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("name", "resumes"),
+    [("file", True), ("score", True), ("alignments", True), ("back-translate", True), ("sentence", False)],
+)
+def test_an_interruption_says_whether_the_work_resumes(run, name, resumes, monkeypatch):
+    command, _ = COMMANDS[name]
+    monkeypatch.setattr(loading, "load_models", interrupt)
+    status, printed = run(command)
+    assert status == 130
+    assert ("interrupted; the same command resumes the run." in printed.err) == resumes
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,12 @@ def read_stored(path: Path) -> tuple[Options, Options]:
         or not isinstance(content.get("vocab"), dict)
     ):
         raise ValueError(f"{path} must be a checkpoint of OpenNMT-py 2 or 3 with 'opt' and 'vocab', got none.")
+    stored = dict(vars(content["opt"]))
+    layers = stored.get("layers")
+    if isinstance(layers, int) and layers > 0:  # as in OpenNMT-py, it replaces the numbers of both stacks
+        stored |= {"enc_layers": layers, "dec_layers": layers}
     with reraise_as_value_error(f"'opt' of {path} must have options that this model supports"):
-        return content, read_options(vars(content["opt"]), FORMAT.options)
+        return content, read_options(stored, FORMAT.options)
 
 
 def convert_weights(path: Path, content: Options, options: Options, joined: JoinedTokenizer) -> Converted:

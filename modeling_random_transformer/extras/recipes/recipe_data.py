@@ -13,7 +13,7 @@ from ...base.files import StrPath
 from ...data.readers import TEXT_KEY, read_texts
 from ...data.sources import SIDES, Corpus, ParallelText, pairs_of
 from ...data.validation import validate
-from ...stages.monolingual import write_pairs
+from ...stages.monolingual import check_text_key, write_pairs
 from ...tokenization_random_transformer import is_blank
 from ...training.arguments import DataArguments
 from ..cleaning.cleaning import clean_files, clean_pairs
@@ -103,8 +103,9 @@ def check_monolingual(name: str, path: StrPath, key: str = TEXT_KEY) -> None:
         key: see `read_texts`.
 
     Raises:
-        ValueError: a line is not UTF-8 or has a NUL character, or all lines are blank.
+        ValueError: a line is not UTF-8 or has a NUL character, all lines are blank, or there is a key without columns.
     """
+    check_text_key(key, [Path(path)])
     count = sum(not is_blank(text) for text in read_texts(path, key))
     if not count:
         raise ValueError(f"{name} must have a line that is not blank, got {str(path)!r} without one.")

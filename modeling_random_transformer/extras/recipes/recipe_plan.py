@@ -89,6 +89,7 @@ class RecipePlan:
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
         self.data, self.model, self.args = self.arguments_with({})
         self.folder = Path(self.args.output_dir)
+        self.check_sizes()
         self.check()
 
     def check(self) -> None:
@@ -107,6 +108,20 @@ class RecipePlan:
                 check_arguments(*self.new_training(stage))  # a stage that has begun checks them itself
             if stage.kind == DISTILL:
                 self.teacher_of(stage, self.path(str(stage.uses)), [STANDARD_STREAM])
+
+    def check_sizes(self) -> None:
+        """Raise a `ValueError` if the call sets sizes of the model, but all models have those of a parent."""
+        students = [stage for stage in self.stages if stage.kind == DISTILL and stage.starts_from is None]
+        if self.arguments.parent is None or students:
+            return
+        sizes = parse_overrides(self.overrides.get("config_overrides") or "").keys() - {*DROPOUTS}
+        if self.overrides.get("preset"):
+            sizes.add("preset")
+        if sizes:
+            raise ValueError(
+                f"config_overrides must be of {', '.join(DROPOUTS)}, and preset must be unset, with parent, whose "
+                f"architecture the models have, got {', '.join(sorted(sizes))}."
+            )
 
     def path(self, name: str) -> Path:
         """The folder of a stage."""

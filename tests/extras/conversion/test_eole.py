@@ -73,6 +73,8 @@ def test_no_end_token_after_sources(tmp_path):
         ({"layer_norm": "rms"}, "model.encoder.layer_norm must be one of standard, standardFP32, got 'rms'"),
         ({"mlp_activation_fn": "gated-silu"}, "model.encoder.mlp_activation_fn must be one of relu"),
         ({"heads_kv": 1}, "model.encoder.heads_kv must be off, got 1"),
+        ({"layers": 3}, "must contain the weight 'encoder.transformer_layers.2.*', which is missing"),
+        ({"decoder": {"layers": 1}}, "without a counterpart in this model, got decoder.transformer_layers.1."),
         ({"decoder": {"heads": 4}}, "model.decoder.heads must be model.encoder.heads=2, got 4"),
         ({"encoder": {"encoder_layer_style": "postnorm"}}, "encoder_layer_style must be 'standard', got 'postnorm'"),
         ({"training": {"dropout": 0.1}}, "training.dropout must be a list of rates, got 0.1"),

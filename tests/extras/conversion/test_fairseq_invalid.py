@@ -34,6 +34,8 @@ def test_checkpoint_of_another_format(content):
         ({"quant_noise": {"pq": 0.1}}, "quant_noise_pq must be off, got 0.1"),
         ({"decoder_embed_dim": 32}, "decoder_embed_dim must be encoder_embed_dim=16, got 32"),
         ({"decoder_normalize_before": True}, "decoder_normalize_before must be encoder_normalize_before=False"),
+        ({"encoder_layers": 3}, "the fairseq checkpoint must contain the weight 'encoder.layers.2."),
+        ({"decoder_layers": 2}, "the fairseq checkpoint must contain the weight 'decoder.layers.1."),
         ({"activation_fn": "glu"}, "activation_fn must be one of relu, .*, got 'glu'"),
         ({"encoder_attention_heads": None}, "encoder_attention_heads must be an integer from 1 to .*, got None"),
         ({"attention_dropout": torch.ones(2)}, "attention_dropout must be a plain value, got torch.Size"),

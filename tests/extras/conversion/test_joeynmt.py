@@ -95,6 +95,8 @@ def test_sentencepiece_model(tmp_path):
         ),
         ({"model__encoder__layer_norm": None, "model__decoder__layer_norm": None}, "model.decoder.layer_norm must be"),
         ({"model__decoder__num_heads": 4}, "model.decoder.num_heads must be model.encoder.num_heads=2, got 4"),
+        ({"model__encoder__num_layers": 3}, "must contain the weight 'encoder.layers.2.*', which is missing"),
+        ({"model__decoder__num_layers": 1}, "without a counterpart in this model, got decoder.layers.1."),
         ({"model__encoder__num_heads": -1}, "model.encoder.num_heads must be an integer from 1 to"),
         ({"model__encoder__activation": "tanh"}, "model.encoder.activation must be one of relu, gelu, swish"),
         (
@@ -122,7 +124,7 @@ def add_layer(index):
 
     def change(folder):
         weights = random_weights(**PRE) | {f"encoder.layers.{index}.fc1.bias": torch.ones(24)}
-        write_joeynmt(folder, weights)
+        write_joeynmt(folder, weights, model__encoder__num_layers=None)
 
     return change
 

@@ -57,7 +57,7 @@ def check_same(path, weights, **options):
         (PRE, {}, {}),
         (TIED, {"norm_eps": 0.1, "pos_ffn_activation_fn": "gelu"}, {"epsilon": 0.1, "act": gelu}),
         (PRE, {"position_encoding_type": "SinusoidalConcat"}, {"paper": False}),
-        (TIED, {"position_encoding": False}, {"scale": False}),
+        (TIED, {"position_encoding": False, "layers": 2, "enc_layers": 6, "dec_layers": 6}, {"scale": False}),
     ],
     ids=["sinusoids", "gelu and epsilon", "concatenated", "no positions"],
 )
@@ -132,6 +132,8 @@ def test_model_without_a_folder(tmp_path):
         ({"pos_ffn_activation_fn": "silu"}, "pos_ffn_activation_fn must be one of relu, gelu, got 'silu'"),
         ({"position_encoding_type": "x"}, "must be one of SinusoidalInterleaved, SinusoidalConcat, got 'x'"),
         ({"generator_function": "sparsemax"}, "generator_function must be 'softmax', got 'sparsemax'"),
+        ({"enc_layers": 3}, "must contain the weight 'encoder.transformer.2.*', which is missing"),
+        ({"layers": 1, "enc_layers": 2, "dec_layers": 2}, "without a counterpart in this model, got encoder.trans"),
         ({"heads": 0}, "heads must be an integer from 1"),
         ({"heads": 3}, "d_model must be a multiple of num_heads=3"),
         ({"dropout": 0.1}, "dropout must be a list of rates, got 0.1"),

@@ -183,6 +183,15 @@ def test_a_monolingual_text_is_read_before_a_training(name, content, message, fo
     assert not [*tmp_path.glob("out/stages/*/config.json")]
 
 
+def test_a_column_of_a_text_without_columns_is_an_error_before_a_training(folder, tmp_path):
+    stages = [STAGES[0], {**STAGES[1], "text_key": "es"}, *STAGES[2:]]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    call_arguments = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path / "out", **OPTIONS)}
+    with pytest.raises(ValueError, match="text_key must be unset without a file with columns, got 'es'"):
+        run_recipe(tmp_path / "recipe.yaml", **call_arguments)
+    assert not [*tmp_path.glob("out/stages/*/config.json")]
+
+
 def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
     text = folder / "mono3"
     text.write_text("ab" * 2000)
@@ -396,6 +405,27 @@ def test_new_models_start_from_a_parent(folder, capsys):
     assert not (folder / "other").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"preset": "base"}, "preset"),
+        ({"config_overrides": "d_model=8,dropout=0.2"}, "d_model"),
+        ({"config_overrides": "dropout=0.2"}, None),
+    ],
+)
+def test_sizes_in_a_call_with_a_parent(options, sizes, folder, translator_folder, tmp_path):
+    """The recipe's own sizes are those of a call without a parent."""
+    call_arguments = {**arguments(folder, tmp_path / "out"), "max_steps": 4}
+    del call_arguments["config_overrides"]
+    call_arguments |= {"parent": str(translator_folder), **options}
+    recipe = {"preset": "tiny", "config_overrides": "d_model=16", "stages": [{"name": "first"}]}
+    if sizes is None:
+        RecipePlan("recipe.yaml", recipe, **call_arguments)
+        return
+    with pytest.raises(ValueError, match=f"preset must be unset, with parent, .*, got {sizes}"):
+        RecipePlan("recipe.yaml", recipe, **call_arguments)
+
+
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder, monkeypatch, capsys):
     monkeypatch.setattr(measurement, "STEPS", 1)
@@ -454,6 +484,11 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
         ({"name": "a", "kind": "back_translate", "uses": "back", "method": "magic"}, "method must be one of"),
         ({"name": "a", "kind": "back_translate", "uses": "back", "dtype": "int9"}, "dtype must be one of"),
         ({"name": "a", "kind": "back_translate", "uses": "back", "tag": False}, "tag must be None or text without"),
+        (
+            {"name": "a", "kind": "back_translate", "uses": "back", "method": "sampling", "temperature": "7e-1"},
+            "temperature must be positive and given with method 'sampling', got '7e-1'",
+        ),
+        ({"name": "a", "kind": "back_translate", "uses": "back", "n_best": 1}, "n_best must be unset, got 1."),
         (
             {"name": "a", "kind": "back_translate", "uses": "back", "beams": 4},
             "a must have options of back_translate, got beams.",
