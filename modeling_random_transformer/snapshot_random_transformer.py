@@ -50,7 +50,8 @@ class Snapshot:
         for module in modules:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
-        self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
+        code = code_of(self.values)
+        self.functions = [function for function in code if isinstance(function, FunctionType)]
         self.code = [function.__code__ for function in self.functions]  # autoreload replaces the code of functions
         self.tensors = distinct(tensors_of(modules))
         self.contents = TensorContents(self.tensors)
@@ -104,7 +105,9 @@ def current_snapshot(model: Any, earlier: Snapshot | None) -> Snapshot:
 
 def are_identical(objects: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether two sequences contain the same objects, by identity."""
-    return len(objects) == len(others) and all(map(is_, objects, others))
+    if len(objects) != len(others):
+        return False
+    return all(map(is_, objects, others))
 
 
 def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
@@ -150,7 +153,8 @@ def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 def distinct(items: Iterable[T]) -> list[T]:
     """The objects without repetitions, compared by identity."""
-    return list({id(item): item for item in items}.values())
+    by_identity = {id(item): item for item in items}
+    return list(by_identity.values())
 
 
 def is_copied(cls: type) -> bool:
@@ -190,5 +194,6 @@ def sampled(tensor: Tensor) -> Tensor:
     columns = tensor.shape[-1] if tensor.dim() > 0 else 1
     rows = tensor.numel() // columns
     # Steps that are no longer than a row meet all rows; without a common divisor, they meet every column.
-    step = next(step for step in range(min(rows, columns), 0, -1) if math.gcd(step, columns) == 1)
+    steps = range(min(rows, columns), 0, -1)
+    step = next(step for step in steps if math.gcd(step, columns) == 1)
     return tensor.detach().view(-1)[::step]

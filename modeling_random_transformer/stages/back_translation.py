@@ -81,7 +81,10 @@ class BackTranslationOptions:
         """Split the options of `back_translate` into options of this class and options of `translate`."""
         values, search = split_values(cls, options)
         settings = cls(**values)
-        check_choice((), **{name: options[name] for name in OTHER_OUTPUTS if is_set(options.get(name))})
+        for name in OTHER_OUTPUTS:
+            value = options.get(name)
+            if is_set(value):
+                raise ValueError(f"{name} must be unset, got {value!r}.")
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed
