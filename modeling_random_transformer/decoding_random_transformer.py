@@ -409,7 +409,8 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step that continues the tokens of this cache."""
-        target = BeamKVCache(layer_states(self.self_attention_cache), self.beams)
+        states = layer_states(self.self_attention_cache)
+        target = BeamKVCache(states, self.beams)
         source = layer_states(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
         return FastStep(model, target, source, mask, self.max_length)
@@ -446,7 +447,8 @@ class StaticDecodingCache(FastDecodingCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
-        target = StaticKVCache(layer_states(self.self_attention_cache), self.beams, self.max_length)
+        states = layer_states(self.self_attention_cache)
+        target = StaticKVCache(states, self.beams, self.max_length)
         source = layer_states(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape
