@@ -104,7 +104,10 @@ class PackedInt8Linear:
     """
 
     def __init__(self, layers: tuple[Int8Linear, ...]):
-        self.contents = TensorContents(tensors_of(layers))
+        tensors = tensors_of(layers)
+        self.contents = TensorContents(tensors)
+        # Keeps the memory, so that no other tensor gets the same address.
+        self.sources = [tensor.detach() for tensor in tensors]
         self.weight, self.bias = joined_parameters(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
         self.max_activation = int8_kernels().max_activation

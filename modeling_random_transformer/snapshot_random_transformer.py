@@ -167,7 +167,7 @@ class TensorContents:
 
     A tensor that is replaced has another address, and PyTorch counts operations in place. PyTorch does not count a
     write through `.data`, `.numpy()` or `vector_to_parameters`. On a CPU, samples of all rows and columns show such a
-    write. They are views, so they keep the memory, and no other tensor gets the same address.
+    write. They are views, which keep the memory, so that no other tensor gets the same address.
 
     Args:
         tensors: the tensors.

@@ -57,7 +57,7 @@ PATTERN = (
     r"|\s+(?!\S)|\s+"
 )
 # The first bytes of .gz, .zst, .xz and .bz2 files.
-COMPRESSED = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh91AY&SY")
+COMPRESSED = re.compile(rb"\x1f\x8b\x08|\x28\xb5\x2f\xfd|\xfd7zXZ\0|BZh[1-9]1AY&SY")
 BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
 FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
@@ -794,7 +794,7 @@ def checked_line_bytes(file: Iterable[bytes], name: str) -> Iterator[bytes]:
     first = next(lines, b"")
     if first.startswith(BINARY_DOCUMENTS):
         raise ValueError(f"{name} must be text, got a spreadsheet or document (by its first bytes): export its texts.")
-    if first.startswith(COMPRESSED):
+    if COMPRESSED.match(first):
         raise ValueError(f"{name} must be text, got a compressed file (by its first bytes): decompress it.")
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark).")

@@ -13,7 +13,7 @@ from ..base.digests import file_digest
 from ..base.formats import SPREADSHEETS, check_plain_text, file_format, text_suffix
 from ..base.streams import check_readable, is_standard_stream
 from ..inputs_random_transformer import LanguageTags
-from ..tokenization_random_transformer import is_blank, unicode_error
+from ..tokenization_random_transformer import is_blank, is_iterable_of_texts, unicode_error
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, read_columns, texts_of
 
 if TYPE_CHECKING:
@@ -270,6 +270,11 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     if (Path(name) / "README.md").is_file():
         options["description"] = version
     return load(), version
+
+
+def is_pair(value: Any) -> bool:
+    """Whether a value has two items, and is no text or dictionary."""
+    return is_iterable_of_texts(value) and len(value) == 2
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:

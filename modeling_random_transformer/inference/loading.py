@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from ..base.saved_files import (
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, drop_none, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
+from ..tokenization_random_transformer import is_iterable_of_texts
 from .confidence import CALIBRATIONS, Calibrations
 from .engine import attach_engine
 
@@ -62,7 +62,7 @@ def load_models(
     """
     with reraise_as_value_error(f"device must be an available device, got {device}"):
         torch.zeros(1, device=device).item()  # an error on the device meta, which has no values
-    if isinstance(folders, str | PathLike) or not folders:
+    if not is_iterable_of_texts(folders) or not folders:
         raise ValueError(f"{argument} must be a list of one or more folders, got {folders!r}.")
     if len(folders) > 1 and engine_options.get("engine") is not None:
         raise ValueError(f"{argument} must be one model with an engine, got {len(folders)}.")

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.progress import Update, process_stream
-from ..data.sources import Pair
+from ..data.sources import Pair, is_pair
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     Ids,
@@ -28,7 +28,6 @@ from ..inputs_random_transformer import (
 from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-from ..tokenization_random_transformer import is_iterable_of_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class PairModel(ABC):
     def tokenize(self, pairs: Sequence[Pair]) -> tuple[list[Pair], list[Ids], list[Ids]]:
         """The texts as they are tokenized, and their token ids; raises a `TextError` for an invalid pair."""
         for index, pair in enumerate(pairs):
-            if not is_iterable_of_texts(pair) or len(pair) != 2 or not isinstance(pair[1], str):
+            if not is_pair(pair) or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
             check_text(pair[0], index)
         options = self.pipe.call_options(**self.languages.arguments)

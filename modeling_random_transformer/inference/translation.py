@@ -1,6 +1,6 @@
 """Translation of lists and streams of texts through the pipeline."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from numbers import Integral, Real
@@ -194,6 +194,14 @@ def check_range(name: str, value: Any, lowest: float, highest: float, kind: Any 
 def is_set(value: Any) -> bool:
     """Whether the value of an option is neither `None` nor `False`. 0 counts as set."""
     return value is not None and value is not False
+
+
+def check_options_unset(options: Mapping[str, Any], names: Iterable[str], reason: str = "") -> None:
+    """Raise a `ValueError` if one of these options is set. The reason begins with a space."""
+    for name in names:
+        value = options.get(name)
+        if is_set(value):
+            raise ValueError(f"{name} must be unset{reason}, got {value!r}.")
 
 
 def length_penalty_of(options: GenerationConfig) -> float:

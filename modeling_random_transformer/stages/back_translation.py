@@ -24,7 +24,7 @@ from ..configuration_random_transformer import is_number
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
-from ..inference.translation import is_set
+from ..inference.translation import check_options_unset
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, check_positive, check_type
 from .monolingual import check_text_key, translate_lines, write_pairs
 
@@ -81,10 +81,7 @@ class BackTranslationOptions:
         """Split the options of `back_translate` into options of this class and options of `translate`."""
         values, search = split_values(cls, options)
         settings = cls(**values)
-        for name in OTHER_OUTPUTS:
-            value = options.get(name)
-            if is_set(value):
-                raise ValueError(f"{name} must be unset, got {value!r}.")
+        check_options_unset(options, OTHER_OUTPUTS)
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed

@@ -31,6 +31,7 @@ CONTENTS = {
         r"text, got a compressed file \(by its first bytes\): decompress it",
     ),
     "a renamed .bz2": (bz2.compress(TEXT.encode()), r"text, got a compressed file"),
+    "a renamed .bz2 of another level": (bz2.compress(TEXT.encode(), 1), r"text, got a compressed file"),
     "a renamed .xz": (lzma.compress(TEXT.encode()), r"text, got a compressed file"),
     "a NUL": (b"first line\ta\nsecond\0 line\tb\n", NUL_BYTES),
 }

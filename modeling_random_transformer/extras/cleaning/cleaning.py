@@ -15,11 +15,10 @@ from ...base.formats import file_format
 from ...base.progress import progress_bar
 from ...base.streams import check_output, is_stream
 from ...data.readers import quoted
-from ...data.sources import SIDES, Corpus, InvalidLine, Line, ParallelLine, parse_pair
+from ...data.sources import SIDES, Corpus, InvalidLine, Line, Pair, ParallelLine, is_pair, parse_pair
 from ...data.validation import ValidationReport
 from ...data.words import scripts_of
 from ...inputs_random_transformer import drop_none
-from ...tokenization_random_transformer import is_iterable_of_texts
 from .filters import CleaningOptions, filters_of
 from .normalization import normalized
 from .splitting import HELD_OUT_SETS, SHARES_HELD_OUT_TEXT, Split, name_of_set
@@ -172,13 +171,11 @@ def _as_written(
         yield line
 
 
-def _checked(pair: Any, number: int) -> tuple[str, str]:
+def _checked(pair: Any, number: int) -> Pair:
     """A pair; raises a `ValueError` unless it is two strings."""
-    texts = [text for text in pair if isinstance(text, str)] if is_iterable_of_texts(pair) else []
-    if not len(texts) == 2 == len(pair):
+    if not is_pair(pair) or not all(isinstance(text, str) for text in pair):
         raise ValueError(f"pairs must be two strings each, got {format_value(pair)} as pair {number}.")
-    source, target = texts
-    return source, target
+    return pair
 
 
 def _filtered(

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.progress import process_stream
 from ...data.sources import Pair
-from ...inference.translation import Translator, is_set, with_prefixes
+from ...inference.translation import Translator, check_options_unset, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_string
 from ...tokenization_random_transformer import is_iterable_of_texts
 from ..pairs.alignments import Links
@@ -45,10 +45,7 @@ def translate_html(
         ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
             installed.
     """
-    for name in ("n_best", "confidence", "min_confidence"):
-        value = options.get(name)
-        if is_set(value):
-            raise ValueError(f"{name} must be unset for documents, got {value}.")
+    check_options_unset(options, ("n_best", "confidence", "min_confidence"), " for documents")
     if not is_iterable_of_texts(documents):
         raise ValueError(f"documents must be an iterable of strings, got one {type(documents).__name__}.")
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
