@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 from modeling_random_transformer import cli
 from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.training import preparation
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import UNSCORED, run
 
 
@@ -39,10 +40,13 @@ def test_the_model_is_uploaded_with_its_card(corpus, monkeypatch):
     monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub, raising=False)
     for name, function in vars(hub).items():  # of an older transformers
         monkeypatch.setattr(transformers.trainer, name, function, raising=False)
-    folder = run(
-        corpus, "out", max_steps=2, push_to_hub=True, hub_strategy="end", hub_license="cc-by-4.0", **UNSCORED
-    ).folder
+    options = {"push_to_hub": True, "hub_strategy": "end", "hub_license": "cc-by-4.0", **UNSCORED}
+    options |= {"hub_token": "hf_secret", "hub_model_id": "me/private"}
+    folder = run(corpus, "out", max_steps=2, **options).folder
     assert uploaded == [(folder / "README.md").read_text()]
+    for text in (*uploaded, (folder / TRAINING_RECORD).read_text()):
+        assert "hf_secret" not in text
+        assert "me/private" not in text
     assert "random-transformer train" in uploaded[0]
     assert "\nlicense: cc-by-4.0\n" in uploaded[0]
 
@@ -50,6 +54,16 @@ def test_the_model_is_uploaded_with_its_card(corpus, monkeypatch):
 def test_an_upload_needs_a_license(corpus):
     with pytest.raises(ValueError, match=r"hub_license must be given with push_to_hub, got None\."):
         run(corpus, "out", push_to_hub=True)
+    assert not (corpus / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"hub_model_id": "me/m"}, {"hub_strategy": "end"}, {"hub_token": "hf"}, {"hub_private_repo": False}]
+)
+def test_arguments_of_an_upload_need_an_upload(options, corpus):
+    [name] = options
+    with pytest.raises(ValueError, match=f"{name} must be unset without push_to_hub, got "):
+        run(corpus, "out", **options)
     assert not (corpus / "out").exists()
 
 
