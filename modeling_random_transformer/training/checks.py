@@ -28,7 +28,6 @@ from .model_init import freeze, load_initial
 from .run_record import check_output_dir
 from .training_arguments import TranslationTrainingArguments
 
-UPLOAD = ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo")
 ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of each gradient and of its square
 
 
@@ -150,7 +149,7 @@ def check_compilation(args: TranslationTrainingArguments) -> None:
 def check_upload(args: TranslationTrainingArguments) -> None:
     """Check that a model that is uploaded has a license, and that other arguments of an upload have an upload."""
     if not args.push_to_hub:
-        for name in UPLOAD:
+        for name in ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo"):
             check_unset(args, name, "without push_to_hub")
     elif args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
