@@ -22,7 +22,7 @@ from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
 from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, DataArguments, ModelArguments, set_names, split_and_label
+from .arguments import DROPOUTS, DataArguments, ModelArguments, check_unset, set_names, split_and_label
 from .loss_check import check_loss_function
 from .model_init import freeze, load_initial
 from .run_record import check_output_dir
@@ -42,8 +42,7 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
-    check_validation_set(data_args, args)
-    check_length_penalty(data_args, args)
+    check_evaluation(data_args, args)
     check_streaming(data_args, args)
     if args.bleu_tokenize is not None:
         make_scorers("bleu", {"tokenize": args.bleu_tokenize})
@@ -51,8 +50,7 @@ def check_arguments(
         check_metric(args.metric_for_best_model, data_args, args)
     if args.torch_compile:
         check_compilation(args)
-    if args.push_to_hub:
-        check_license(args)
+    check_upload(args)
     if model_args.lora_rank is not None:
         check_adapter(model_args.lora_rank, args)
     call_on_main_process(lambda: check_folders(model_args, args))
@@ -84,18 +82,18 @@ def check_initial_model(
         check_augmented_positions(config)
 
 
-def check_validation_set(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Check that evaluation has a validation set."""
-    if args.eval_strategy != "no" and not data_args.has("validation"):
+def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
+    """Check that evaluation has a validation set, and that arguments of evaluation have a set that is translated."""
+    has_validation = data_args.has("validation")
+    if args.eval_strategy != "no" and not has_validation:
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
-
-
-def check_length_penalty(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Check that there are translations of a validation set to choose the length penalty."""
-    can_choose = data_args.has("validation") and args.predict_with_generate and not args.prediction_loss_only
+    can_choose = has_validation and args.predict_with_generate and not args.prediction_loss_only
     if args.chooses_length_penalty and not can_choose:
         raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
+    if not (has_validation or data_args.has("test")):
+        for name in ("bleu_tokenize", "engine", "generation_max_length"):
+            check_unset(args, name, "without a validation or test set")
 
 
 def check_streaming(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -148,9 +146,12 @@ def check_compilation(args: TranslationTrainingArguments) -> None:
         torch.compile(nn.Identity(), backend=backend, mode=mode)
 
 
-def check_license(args: TranslationTrainingArguments) -> None:
-    """Check that a model that is uploaded has a license."""
-    if args.hub_license is None:
+def check_upload(args: TranslationTrainingArguments) -> None:
+    """Check that a model that is uploaded has a license, and that other arguments of an upload have an upload."""
+    if not args.push_to_hub:
+        for name in ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo"):
+            check_unset(args, name, "without push_to_hub")
+    elif args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
 
 

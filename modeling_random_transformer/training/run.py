@@ -97,16 +97,13 @@ def train_and_score(run: Run) -> RunResult:
     load_final_weights(run, trainer)
     save_model(run, trainer)
     record_model(run, trainer, data, steps=steps, seconds=seconds)
-    result = score_sets(run, trainer, data, run.evaluation_sets)
-    if run.args.push_to_hub:
-        trainer.push_to_hub()
-    return result
+    return score_sets(run, trainer, data, run.evaluation_sets)
 
 
 def score_finished(run: Run) -> RunResult:
-    """Score the saved model of a run on the sets without scores."""
+    """Score the saved model of a run on the sets without scores. Upload it on request: an upload may have failed."""
     names = call_on_main_process(lambda: unscored_sets(run))
-    if not names:
+    if not names and not run.args.push_to_hub:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
             write_card(run, result)
@@ -232,7 +229,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
 
 
 def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names: Sequence[str]) -> RunResult:
-    """Score the trained model on sets, and write the model card."""
+    """Score the trained model on sets, write the model card, and upload both on request."""
     trainer.args.predict_with_generate = True  # evaluation during training may compute the loss only
     trainer.args.prediction_loss_only = False
     choose_search(run, trainer)
@@ -242,6 +239,8 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
         run.job.run(score_stage(name), score_inputs(run, name), work, everywhere=True, may_change=True)
     result = result_of(run, data.reports)
     write_card(run, result)
+    if run.args.push_to_hub:
+        trainer.push_to_hub()
     return result
 
 

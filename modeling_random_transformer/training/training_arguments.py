@@ -205,6 +205,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name, reason in UNSUPPORTED.items():
             check_unset(self, name, f"because {reason}")
         self._require("do_train", self.do_train, "True")
+        if self.save_total_limit is None:
+            self.save_total_limit = self.average_last
         self._check_steps()
         self._check_evaluation()
         self._check_devices()
@@ -212,8 +214,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
         if self.tp_size * self.fsdp_size > 1:
             self.save_only_model = True  # required by transformers' Trainer, which cannot resume these runs
-        if self.save_total_limit is None:
-            self.save_total_limit = self.average_last
 
     @property
     def device(self) -> torch.device:
@@ -302,20 +302,20 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
             is_fraction = 0 < self.warmup_steps < 1
             self._require("warmup_steps", not is_fraction, "0 or at least 1 if max_steps and learning_rate are unset")
-        if self.save_strategy != "steps":
-            check_unset(self, "save_steps", "unless save_strategy is steps")
-        if self.logging_strategy != "steps":
-            check_unset(self, "logging_steps", "unless logging_strategy is steps")
-        if self.save_total_limit is not None and self.save_strategy != "no":
-            least = self.average_last
-            self._require("save_total_limit", self.save_total_limit >= least, f"at least average_last={least}")
+        for event in ("save", "logging", "eval"):
+            if getattr(self, f"{event}_strategy") != "steps":
+                check_unset(self, f"{event}_steps", f"unless {event}_strategy is steps")
+        if self.save_strategy != "no":
+            self._require(
+                "save_total_limit",
+                self.save_total_limit >= self.average_last,  # type: ignore[operator]  # it is not None anymore
+                f"at least average_last={self.average_last}",
+            )
 
     def _check_evaluation(self) -> None:
-        if self.eval_strategy != "steps":
-            check_unset(self, "eval_steps", "unless eval_strategy is steps")
         if self.eval_strategy == "no":
-            check_unset(self, "do_eval", "without eval_strategy")
-            check_unset(self, "eval_delay", "without eval_strategy")
+            for name in ("do_eval", "eval_delay"):
+                check_unset(self, name, "without eval_strategy")
             self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")

@@ -16,7 +16,7 @@ def trained(tmp_path_factory):
     write_corpus(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TranslationTrainingArguments, "main_process_first", stop)  # would wait with a timeout
-        result = run(folder, "out", report_to="tensorboard", hub_token="hf_secret", hub_model_id="me/private")
+        result = run(folder, "out", report_to="tensorboard")
     return folder, result
 
 

@@ -9,7 +9,7 @@ from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.training import ModelArguments, train_translation
 from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
 from tests.helpers.models import tiny_model
-from tests.helpers.training import parsed, validation
+from tests.helpers.training import UNSCORED, parsed, validation
 
 LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
 
@@ -45,6 +45,17 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
             "max_steps, save_strategy and eval_strategy must count ste",
         ),
         ({"streaming": True, "max_steps": -1}, 1, "max_steps, save_strategy and eval_strategy must count steps with"),
+        (
+            {**UNSCORED, "bleu_tokenize": "zh"},
+            1,
+            "bleu_tokenize must be unset without a validation or test set, got 'zh'",
+        ),
+        (
+            {**UNSCORED, "engine": "ctranslate2", "use_cpu": True},
+            1,
+            "engine must be unset without a validation or test",
+        ),
+        ({**UNSCORED, "generation_max_length": 9}, 1, "generation_max_length must be unset without a validation or"),
         ({"bleu_tokenize": "nope"}, 1, "tokenize must be one of none, .*, got 'nope'"),
         ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
         ({"metric_for_best_model": "talks_bleu"}, 1, "metric_for_best_model must be one of loss, .*'talks_bleu'"),

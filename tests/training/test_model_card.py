@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 from modeling_random_transformer import cli
 from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.training import preparation
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import UNSCORED, run
 
 
@@ -29,27 +30,60 @@ def test_the_command_in_the_model_card_repeats_the_run(finished, copied, monkeyp
     assert (copied / "out" / "model.safetensors").read_bytes() == before
 
 
-def test_the_model_is_uploaded_with_its_card(corpus, monkeypatch):
-    uploaded = []
+@pytest.fixture
+def uploaded(monkeypatch):
+    """The model cards that were uploaded. If the list contains an exception, the next upload raises it."""
+    uploads = []
 
     def upload_folder(folder_path, **_):
-        uploaded.append((Path(folder_path) / "README.md").read_text())
+        if uploads and isinstance(uploads[0], Exception):
+            raise uploads.pop()
+        uploads.append((Path(folder_path) / "README.md").read_text())
 
     hub = SimpleNamespace(create_repo=lambda *_, **__: SimpleNamespace(repo_id="me/model"), upload_folder=upload_folder)
     monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub, raising=False)
     for name, function in vars(hub).items():  # of an older transformers
         monkeypatch.setattr(transformers.trainer, name, function, raising=False)
-    folder = run(
-        corpus, "out", max_steps=2, push_to_hub=True, hub_strategy="end", hub_license="cc-by-4.0", **UNSCORED
-    ).folder
+    return uploads
+
+
+def test_the_model_is_uploaded_with_its_card(corpus, uploaded):
+    options = {"push_to_hub": True, "hub_strategy": "end", "hub_license": "cc-by-4.0", **UNSCORED}
+    options |= {"hub_token": "hf_secret", "hub_model_id": "me/private"}
+    folder = run(corpus, "out", max_steps=2, **options).folder
     assert uploaded == [(folder / "README.md").read_text()]
+    for text in (*uploaded, (folder / TRAINING_RECORD).read_text()):
+        assert "hf_secret" not in text
+        assert "me/private" not in text
     assert "random-transformer train" in uploaded[0]
     assert "\nlicense: cc-by-4.0\n" in uploaded[0]
+
+
+def test_the_same_command_repeats_a_failed_upload(corpus, uploaded):
+    uploaded.append(ConnectionError("no network"))
+    options = {"max_steps": 2, "push_to_hub": True, "hub_strategy": "end", "hub_license": "cc-by-4.0"}
+    with pytest.raises(ConnectionError):
+        run(corpus, "out", **options)
+    weights = (corpus / "out" / "model.safetensors").read_bytes()
+    result = run(corpus, "out", **options)
+    assert uploaded == [(result.folder / "README.md").read_text()]
+    assert {*result.scores} == {"test"}
+    assert (result.folder / "model.safetensors").read_bytes() == weights
 
 
 def test_an_upload_needs_a_license(corpus):
     with pytest.raises(ValueError, match=r"hub_license must be given with push_to_hub, got None\."):
         run(corpus, "out", push_to_hub=True)
+    assert not (corpus / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"hub_model_id": "me/m"}, {"hub_strategy": "end"}, {"hub_token": "hf"}, {"hub_private_repo": False}]
+)
+def test_arguments_of_an_upload_need_an_upload(options, corpus):
+    [name] = options
+    with pytest.raises(ValueError, match=f"{name} must be unset without push_to_hub, got "):
+        run(corpus, "out", **options)
     assert not (corpus / "out").exists()
 
 

@@ -100,7 +100,7 @@ def test_an_interrupted_choice_is_made_by_the_next_call(corpus, scored, monkeypa
 
 
 def test_a_finished_model_gets_a_chosen_length_penalty(copied, scored):
-    options = validation(copied) | {"hub_token": "hf_secret", "hub_model_id": "me/private", "length_penalty": "auto"}
+    options = validation(copied) | {"length_penalty": "auto"}
     result = run(copied, "out", report_to="tensorboard", **options)
     assert len(scored) == 1
     assert {*result.scores} == {"validation", "test"}

@@ -20,6 +20,7 @@ EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generat
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
 POSITIONS = 1024  # rows of a table of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
+PARTS = (*STACKS, "embeddings")
 POSITION = "model.embeddings.position_encoding_type"
 OFFSET = Kind("an integer", lambda value: value == 0 or KINDS["length"].accepts(value))
 
@@ -74,16 +75,19 @@ def convert_eole(folder: StrPath, output: StrPath, *, overwrite: bool = False) -
 def read_config(folder: Path) -> Options:
     """The options in `config.json` by their paths, such as `model.encoder.heads`, with converted values.
 
-    An option of the model applies to both stacks, unless the stacks have this option.
+    An option of the model applies to the embeddings and to both stacks, unless they have this option.
 
     Raises:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
     """
     options = flatten(read_json(folder / "config.json"))
     for option in FORMAT.options:
-        _, stack, *rest = option.name.split(".")
-        if stack in STACKS and options.get(option.name) is None:
-            options[option.name] = options.get(".".join(["model", *rest]))
+        _, part, *rest = option.name.split(".")
+        name = ".".join(["model", *rest])
+        if part in PARTS and name in options:
+            options.setdefault(option.name, options[name])
+    if options.get(POSITION, "") is None:  # no positions; a missing option has a default
+        options[POSITION] = "null"
     return read_options(options, FORMAT.options, FORMAT.same)
 
 
@@ -98,15 +102,21 @@ def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> 
     mapper.complete_biases()
     mapper.ignore(("src_emb.pe.pe", "tgt_emb.pe.pe"), "sinusoids, which are computed")
     map_positions(mapper, "eole", options[POSITION], options["model.embeddings.position_shift"])
-    return finish(mapper, EMBEDDINGS, joined)
+    return finish(mapper, EMBEDDINGS, joined, options, "model.")
 
 
-def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTokenizer) -> Converted:
-    """Map the embeddings, of which only the first must be stored, and build the model."""
+def finish(
+    mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTokenizer, options: Options, prefix: str = ""
+) -> Converted:
+    """Map the embeddings, of which those that the options share need not be stored, and build the model."""
     mapper.derive_config("the original's layers", norm_order="pre")
     mapper.derive_config("the vocabulary", **joined.special_ids())
-    source, *optional = embeddings
-    target, output, bias = (name if name in mapper.remaining else None for name in optional)
+    source, *others = embeddings
+    optional = (options.get(f"{prefix}share_embeddings"), options.get(f"{prefix}share_decoder_embeddings"), True)
+    target, output, bias = (
+        None if is_optional and name not in mapper.remaining else name
+        for name, is_optional in zip(others, optional, strict=True)
+    )
     map_embeddings(mapper, source, target, output, bias, joined=joined)
     mapper.report.save_tokenizer = joined.save
     return mapper.finish(), mapper.report

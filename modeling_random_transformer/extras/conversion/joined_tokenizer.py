@@ -153,9 +153,13 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
         as_pieces: convert the tokens to BPE pieces.
 
     Raises:
-        ValueError: a token is not a string, is repeated, or is missing.
+        ValueError: a token is not a string, is repeated, or is missing; or two special tokens are equal.
     """
     names = {token: SPECIAL_TOKENS[kind] for kind, token in special_tokens.items()}
+    if len(names) < len(special_tokens):
+        raise ValueError(
+            f"special tokens of {name} must differ from each other, got {format_names(special_tokens.values())}."
+        )
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
         if not isinstance(token, str) or unicode_error(token):

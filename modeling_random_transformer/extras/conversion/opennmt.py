@@ -96,7 +96,7 @@ def convert_weights(path: Path, content: Options, options: Options, joined: Join
     mapper.ignore([f"{prefix}.pe.pe" for prefix in PREFIXES], "sinusoids, which are computed")
     has_positions = options["position_encoding"]
     eole.map_positions(mapper, "OpenNMT-py", options["position_encoding_type"] if has_positions else None)
-    return eole.finish(mapper, EMBEDDINGS, joined)
+    return eole.finish(mapper, EMBEDDINGS, joined, options)
 
 
 def make_tokenizer(path: Path, content: Options, options: Options) -> JoinedTokenizer:

@@ -10,6 +10,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of n
 from ...base.errors import format_names
 from ...base.files import StrPath
 from ...inputs_random_transformer import check_choice, drop_none
+from ...ops_random_transformer import forward_hooks
 from .embeddings import map_embeddings, map_position_tables
 from .options import Options, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
@@ -234,10 +235,14 @@ def module_options(transformer: nn.Transformer, user_options: Options) -> Option
     """The options that all layers of a module share.
 
     Raises:
-        ValueError: layers differ, a submodule is not an instance of PyTorch's own class, or a given option differs.
+        ValueError: layers differ, a submodule is not an instance of PyTorch's own class, a module has forward hooks,
+            or a given option differs.
     """
     options: Options = {}
     for name, module in transformer.named_modules():
+        hooks = forward_hooks(module)
+        if hooks:
+            raise ValueError(f"{name or 'transformer'} must have no forward hooks, got {len(hooks)}.")
         if module is transformer:
             continue
         if type(module) not in MODULES:
@@ -258,6 +263,7 @@ def options_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """The names and values of a module's own options."""
     if isinstance(module, nn.LayerNorm):
         yield "layer_norm_eps", module.eps
+        yield "elementwise_affine", module.elementwise_affine
     elif isinstance(module, nn.MultiheadAttention):
         yield "num_heads", module.num_heads
         yield "add_zero_attn", module.add_zero_attn

@@ -16,6 +16,7 @@ from ...base.flags import from_values
 from ...base.markdown import markdown_table
 from ...base.streams import STANDARD_STREAM
 from ...data.sources import ParallelText
+from ...inference.evaluation import make_scorers
 from ...inference.translation import TranslationOptions
 from ...inputs_random_transformer import check_choice, drop_none
 from ...stages.back_translation import BackTranslationOptions
@@ -171,6 +172,9 @@ class RecipePlan:
         data_args, model_args, args = self.arguments_of(replace(stage, starts_from=None))
         args = args.without_evaluation()
         args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
+        if args.bleu_tokenize is not None:
+            make_scorers("bleu", {"tokenize": args.bleu_tokenize})
+        args.bleu_tokenize = args.engine = args.generation_max_length = None  # nor do these have an effect
         return data_args, model_args, args
 
     def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:

@@ -15,7 +15,9 @@ from tests.helpers.conversion import assert_same_as_reference, check_conversion_
 from tests.helpers.other_tools import TARGET, Original, random_weights, without_biases, write_eole
 
 PRE = {"encoder_normalize_before": True}
+EQUAL = {"bos_token": "</s>"}  # the default of eos_token
 GELU = {"act": gelu, "epsilon": 0.1}
+TIED = {"share_decoder_input_output_embed": True}
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 
 
@@ -31,7 +33,7 @@ def convert(folder, weights, **changes):
     ("options", "changes", "reference"),
     [
         ({}, {}, {}),
-        ({"share_decoder_input_output_embed": True}, {"norm_eps": 0.1, "mlp_activation_fn": "gelu"}, GELU),
+        (TIED, {"norm_eps": 0.1, "mlp_activation_fn": "gelu", "share_decoder_embeddings": True}, GELU),
         ({}, {"positions": "SinusoidalConcat"}, {"paper": False}),
         (LEARNED, {"positions": "Learned"}, {"scale": False}),
     ],
@@ -69,6 +71,7 @@ def test_no_end_token_after_sources(tmp_path):
     ("changes", "message"),
     [
         ({"architecture": "transformer_lm"}, "model.architecture must be 'transformer', got 'transformer_lm'"),
+        ({"positions": None}, "position_encoding_type must be one of SinusoidalInterleaved, .* got 'null'"),
         ({"positions": "Rotary"}, "position_encoding_type must be one of SinusoidalInterleaved, .* got 'Rotary'"),
         ({"layer_norm": "rms"}, "model.encoder.layer_norm must be one of standard, standardFP32, got 'rms'"),
         ({"mlp_activation_fn": "gated-silu"}, "model.encoder.mlp_activation_fn must be one of relu"),
@@ -84,6 +87,30 @@ def test_no_end_token_after_sources(tmp_path):
 )
 def test_unsupported_option_is_named(changes, message, tmp_path):
     write_eole(tmp_path, random_weights(**PRE), **changes)
+    check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("value", ["Rotary", None])
+def test_positions_of_the_model_apply_to_the_embeddings(value, tmp_path):
+    """Embeddings without this option have that of the model."""
+    write_eole(tmp_path, random_weights(**PRE), position_encoding_type=value, embeddings={})
+    message = f"position_encoding_type must be one of SinusoidalInterleaved, .* got '{value or 'null'}'"
+    check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "original"),
+    [
+        ("decoder.embed_tokens", "tgt_emb.embeddings"),
+        ("decoder.output_projection", "generator"),
+    ],
+)
+def test_missing_weight_that_is_not_shared(name, original, tmp_path):
+    """A folder may lack a file of weights."""
+    weights = random_weights(**PRE)
+    del weights[f"{name}.weight"]
+    write_eole(tmp_path, weights)
+    message = f"must contain the weight '{original}.weight', which is missing"
     check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
 
 
@@ -107,6 +134,7 @@ def change_vocabulary(**changes):
         (change_vocabulary(tgt=[*TARGET, ["x"]]), r"must contain strings, got \['x'\]"),
         (change_vocabulary(tgt=TARGET), "must contain the special tokens, but lacks <blank>"),
         (change_vocabulary(specials=[]), "specials of .* must be a dict"),
+        (change_vocabulary(specials=EQUAL, decoder_start_token="</s>"), "special tokens of src .* must differ"),
         (change_vocabulary(decoder_start_token="</s>"), "decoder_start_token must be '<s>', got '</s>'"),
         (lambda f: (f / "bpe.codes").write_text(""), "at least one pair"),
         (lambda f: (f / "out").write_text("taken"), "new or an empty folder"),

@@ -107,6 +107,7 @@ def test_sentencepiece_model(tmp_path):
         ({"model__initializer": "xavier_normal"}, "model.initializer must be another one than 'xavier_normal', got"),
         ({"data__special_symbols__sep_token": "<sep>"}, "data.special_symbols.sep_token must be off"),
         ({"data__special_symbols__eos_token": "<end>"}, "must contain the special tokens, but lacks <end>"),
+        ({"data__special_symbols__bos_token": "</s>"}, "special tokens of .*src_vocab.txt must differ from each other"),
         ({"data__src__level": "char"}, "data.src.level must be one of bpe, word, got 'char'"),
         ({"data__trg__level": "word"}, "data.trg.tokenizer_type must be that of data.src, subword-nmt, got 'word'"),
         ({"data__src": "de"}, "data.src.level must be one of bpe, word"),  # JoeyNMT 1

@@ -136,6 +136,12 @@ def custom(module_class: type) -> type:
 CustomLinear, CustomEmbedding = custom(nn.Linear), custom(nn.Embedding)
 
 
+def remove_weights_of_final_norms(transformer):
+    """The state dict is then that of a model without final norms."""
+    for stack in (transformer.encoder, transformer.decoder):
+        stack.norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -146,6 +152,8 @@ CustomLinear, CustomEmbedding = custom(nn.Linear), custom(nn.Embedding)
         (change("encoder.layers.1", norm_first=True), "norm_first"),
         (change("encoder.layers.0.self_attn", add_zero_attn=True), "add_zero_attn"),
         (change("encoder.norm", eps=0.5), "layer_norm_eps"),
+        (remove_weights_of_final_norms, "elementwise_affine"),
+        (lambda t: t.encoder.register_forward_hook(print), "encoder must have no forward hooks"),
         (change("decoder.layers.0.multihead_attn", num_heads=4), "num_heads"),
         (lambda t: setattr(t, "encoder", nn.Identity()), "transformer.encoder must be .*Identity"),
         (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "got gate"),

@@ -430,6 +430,7 @@ def test_sizes_in_a_call_with_a_parent(options, sizes, folder, translator_folder
 def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder, monkeypatch, capsys):
     monkeypatch.setattr(measurement, "STEPS", 1)
     options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": num_beams, "length_penalty": "auto"}
+    options |= {"bleu_tokenize": "char", "generation_max_length": 9}  # of sets that a dry run does not have
     assert run_command(folder, "dry", dry_run=True, **options) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
     assert [row[0].strip("| ") for row in rows] == ["reverse", "first", "second", "small"]
@@ -448,6 +449,7 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
         ({"name": "a", "kind": "distill", "uses": "back"}, "uses must be one of first, got 'back'."),
         ({"name": "a", "starts_from": "back"}, "starts_from must be one of first, got 'back'."),
         ({"name": "a", "starts_from": "first", "preset": "base"}, "preset must be unset with model_name_or_path"),
+        ({"name": "a", "bleu_tokenize": "nope"}, "tokenize must be one of none, "),
         ({"name": "a", "metric_for_best_model": "bleuu"}, "metric_for_best_model must be one of loss, bleu, chrf"),
         ({"name": "a", "lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_kwargs must suit"),
         ({"name": "a", "kind": "distill"}, "uses must be given for"),
