@@ -1,5 +1,7 @@
 """Training on the simulated GPU: results equal those of the CPU, steps do not wait for the device."""
 
+import weakref
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -8,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
+from modeling_random_transformer.decoding_random_transformer import captured_steps
 from modeling_random_transformer.extras.cuda_graphs.captured_passes import CapturedPasses, PassGraph
 from modeling_random_transformer.extras.estimation import measurement
 from modeling_random_transformer.training import TranslationTrainingArguments
@@ -95,6 +98,24 @@ def test_training_equals_that_on_a_cpu(name, tmp_path):
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_a_step_frees_the_graphs_of_an_evaluation(tmp_path):
+    """The model has changed, although PyTorch does not count the changes of a fused optimizer."""
+    options = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 3, "num_beams": 1, "generation_max_length": 10}
+    trainer = gpu_trainer(tmp_path, eval_dataset=pairs(8), per_device_eval_batch_size=2, **options)
+    graphs = []
+
+    class Graphs(TrainerCallback):
+        def on_evaluate(self, *_, **__):
+            graphs.extend(map(weakref.ref, captured_steps(trainer.model).steps.values()))
+
+        def on_step_end(self, *_, **__):
+            assert not any(graph() for graph in graphs)
+
+    trainer.add_callback(Graphs())
+    trainer.train()
+    assert graphs
 
 
 @pytest.fixture
