@@ -203,6 +203,41 @@ def test_arguments_that_cuda_graphs_exclude(name, value, tmp_path, monkeypatch):
         TranslationTrainingArguments(str(tmp_path), cuda_graphs=True, **{name: value})
 
 
+class SwitchedOptimizer(torch.optim.SGD):
+    """An optimizer with other weights in evaluation, as schedule-free optimizers have."""
+
+    offset = 0.0
+
+    def train(self):
+        self.switch(0.0)
+
+    def eval(self):
+        self.switch(1.0)
+
+    @torch.no_grad()
+    def switch(self, offset):
+        for weight in self.param_groups[0]["params"]:
+            if offset != self.offset:
+                weight.add_(offset - self.offset)
+        self.offset = offset
+
+    def step(self, closure=None):
+        assert not self.offset
+        return super().step(closure)
+
+
+def test_graphs_do_not_switch_the_weights_of_an_optimizer(tmp_path, replays):
+    weights = []
+    options = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 1, "predict_with_generate": False}
+    for cuda_graphs in (False, True):
+        trainer = gpu_trainer(tmp_path, eval_dataset=pairs(2), cuda_graphs=cuda_graphs, **options)
+        trainer.optimizer = SwitchedOptimizer(trainer.model.to("cuda").parameters(), lr=0.1)
+        trainer.train()
+        weights.append(trainer.model.state_dict())
+    assert replays
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
+
+
 def test_a_resumed_run_equals_one_that_was_not_interrupted(tmp_path):
     """With dropout, so that the state of the device's generator matters."""
     weights = []
