@@ -6,6 +6,7 @@ a KV cache that grows in place and reorders beams through its mask. On a GPU, st
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, finalize
 
@@ -33,6 +34,7 @@ WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
 COMPACTION_INTERVAL = 8  # decoding steps
+CAPTURE_LOCK = Lock()  # only one CUDA graph may be captured at a time in a process
 
 
 # KV caches of beams
@@ -457,11 +459,8 @@ class StaticDecodingCache(FastDecodingCache):
             mask = first_keys.new_zeros(sources, 1, 1, length)
         added = bucket(length) - length
         mask = pad(mask, (0, added), value=-torch.inf)
-        padded = []
-        for keys, values in source:
-            padded_keys = pad(keys, (0, 0, 0, added))
-            padded_values = pad(values, (0, 0, 0, added))
-            padded.append((padded_keys, padded_values))
+        padding = (0, 0, 0, added)
+        padded = [(pad(keys, padding), pad(values, padding)) for keys, values in source]
         if self.is_captured:
             step = CapturedStep(model, target, padded, mask, self.max_length)
             return self.captured_step(model, step)
@@ -554,16 +553,19 @@ class CapturedStep(FastStep):
     def capture(self) -> None:
         """Run the step a few times on another stream, as PyTorch requires, and record its kernels."""
         initial = [tensor.clone() for tensor in self.tensors()]
+        current = torch.cuda.current_stream()
         stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP_STEPS):
                 super().compute(self.ids)
                 self.copy_from(initial)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may use the GPU
+        current.wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the GPU. The default stream of captures is on the device of the first one.
+        with CAPTURE_LOCK, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self.logits = super().compute(self.ids)
+        self.graph = graph  # a graph whose capture has failed cannot be replayed
 
     def tensors(self) -> list[Tensor]:
         """The tensors that the steps of a call read, apart from the weights."""

@@ -166,8 +166,8 @@ class TensorContents:
     """The contents of tensors, which show whether the tensors have changed.
 
     A tensor that is replaced has another address, and PyTorch counts operations in place. PyTorch does not count a
-    write through `.data`, `.numpy()` or `vector_to_parameters`. On a CPU, samples of all rows and columns show such a
-    write. They are views, which keep the memory, so that no other tensor gets the same address.
+    write through `.data`, `.numpy()` or `vector_to_parameters`, nor by a fused optimizer. On a CPU, samples of all rows
+    and columns show such a write. They are views, which keep the memory, so that no other tensor gets the same address.
 
     Args:
         tensors: the tensors.

@@ -1,8 +1,12 @@
 """`generate(cache_implementation="static")`: steps of fixed shapes, and as CUDA graphs, against the usual ones."""
 
+import contextlib
 import gc
 import logging
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,6 +23,7 @@ from modeling_random_transformer.decoding_random_transformer import (
     bucket,
     captured_steps,
 )
+from tests.helpers.cuda_graphs import graph as capture_graph
 from tests.helpers.cuda_graphs import simulated
 from tests.helpers.models import assert_same_generation, exact_model, padded_batch, tiny_model
 from tests.test_fast_decoder import (
@@ -157,6 +162,38 @@ def test_calls_at_the_same_time_have_different_graphs():
     expected = generate(model)
     for outputs in (ours, *inner):
         assert_same_generation(outputs, expected)
+
+
+@pytest.mark.usefixtures("captures")
+def test_a_capture_that_failed_is_repeated():
+    model = exact_model(spread=2.0)
+    failure = patch.object(torch.cuda, "graph", side_effect=torch.OutOfMemoryError)
+    with failure, pytest.raises(torch.OutOfMemoryError):
+        generate(model, **STATIC)
+    assert_same_generation(generate(model, **STATIC), generate(model))
+
+
+@pytest.mark.usefixtures("captures")
+def test_threads_capture_one_after_the_other(monkeypatch):
+    """PyTorch allows one capture at a time in a process."""
+    model = exact_model(spread=2.0)
+    expected = generate(model)
+    running = []
+
+    @contextlib.contextmanager
+    def alone(target, **options):
+        assert not running
+        running.append(target)
+        with capture_graph(target, **options):
+            time.sleep(0.1)  # the other threads run
+            yield
+        running.remove(target)
+
+    monkeypatch.setattr(torch.cuda, "graph", alone)
+    monkeypatch.setattr(generation, "can_capture", lambda *_: True)  # `can_capture_on_cpu` is not thread-safe
+    with ThreadPoolExecutor(3) as threads:
+        for outputs in threads.map(lambda _: generate(model, **STATIC), range(3)):
+            assert_same_generation(outputs, expected)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

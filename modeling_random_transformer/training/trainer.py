@@ -245,9 +245,12 @@ class TranslationTrainer(EvaluatingTrainer):
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
                 Reading the loss of the current step would wait for the device.
         """
+        # PyTorch does not count the changes of a fused optimizer. This also frees the CUDA graphs of an evaluation.
+        self.model.snapshot = None
         passes = partial(super().training_step, self._without_output_conversion(model))
         changed_inputs = self.training_loss.training_inputs(inputs)
         if self.args.cuda_graphs:
+            self.optimizer.train()  # for schedule-free optimizers; a replay does not run `training_step`
             if self.captured_passes is None:
                 self.captured_passes = load_extra("cuda_graphs").CapturedPasses(model)
             loss = self.captured_passes(passes, changed_inputs, num_items_in_batch)

@@ -154,7 +154,11 @@ def _index(device: Any = None) -> int:
 class _Stream:
     cuda_stream = 0
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def __init__(self, *_: Any, **__: Any) -> None:
+        import torch
+
+        self.device = torch.device("cuda", library.current_device())
+
     def synchronize(self) -> None:
         _count("synchronize", "stream")
 

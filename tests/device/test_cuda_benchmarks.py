@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import command, first
+from benchmarks.gpu import command, first, graphs
 from benchmarks.gpu.settings import SMOKE
 from benchmarks.memory import MIB
+from benchmarks.models import marian, ours
+from benchmarks.timing import paired
 from tests.device.test_cuda_device import COUNTED, device_tensor
+from tests.helpers.cuda_graphs import CUDAGraph
 
 SLOW = ("checks", "tests", "train")
 SKIPPED = {
@@ -61,6 +64,24 @@ def test_synchronizations_are_those_of_which_pytorch_warns(name):
     call, kinds = COUNTED[name]
     x = device_tensor()
     assert first.synchronizations(lambda: call(x)) == sum(kind not in ("pageable", "synchronize") for kind in kinds)
+
+
+def test_captured_steps_are_compared_with_steps_that_are_not_captured(monkeypatch):
+    replayed = []
+
+    def measured(ours, theirs, pairs):
+        for candidate in (ours, theirs):
+            replays.clear()
+            candidate()
+            replayed.append(bool(replays))
+        return paired(ours, theirs, pairs)
+
+    replays, replay = [], CUDAGraph.replay
+    monkeypatch.setattr(CUDAGraph, "replay", lambda self: replays.append(self) or replay(self))
+    monkeypatch.setattr(graphs, "paired", measured)
+    model, peer = (make(SMOKE.checked_size).to("cuda").eval() for make in (ours, marian))
+    graphs.measure(model, peer, torch.tensor([[5, 6, 7]], device="cuda"), num_beams=1, tokens=4, pairs=1)
+    assert replayed == [True, False, False, False]  # the second comparison is with Marian
 
 
 def test_peak_of_memory_excludes_what_was_allocated_before():

@@ -94,6 +94,16 @@ def test_a_model_split_over_two_devices_equals_the_whole_model(name, quantized, 
         assert torch.equal(outputs.cpu(), whole.generate(**BATCH, max_new_tokens=8, **search))
 
 
+def test_steps_are_captured_on_the_device_of_each_model():
+    """PyTorch captures on the device of the first capture by default: elsewhere, a graph would be empty."""
+    model = exact_model(spread=2.0)
+    options = {"max_new_tokens": 8, "return_dict_in_generate": True, "output_logits": True}
+    expected = torch.stack(model.generate(**BATCH, **options).logits)
+    for device in ("cuda:0", "cuda:1"):
+        outputs = model.to(device).generate(**on(device, BATCH), **options, cache_implementation="static")
+        torch.testing.assert_close(torch.stack(outputs.logits).cpu(), expected, **NEAR)
+
+
 def test_an_int8_checkpoint_of_a_gpu_loads_on_a_cpu(translator_folder, tmp_path):
     method = {"quantization_config": package.DynamicInt8Config()}
     gpu = AutoModelForSeq2SeqLM.from_pretrained(translator_folder, device_map="cuda", **method)

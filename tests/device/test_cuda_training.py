@@ -1,5 +1,7 @@
 """Training on the simulated GPU: results equal those of the CPU, steps do not wait for the device."""
 
+import weakref
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -8,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
+from modeling_random_transformer.decoding_random_transformer import captured_steps
 from modeling_random_transformer.extras.cuda_graphs.captured_passes import CapturedPasses, PassGraph
 from modeling_random_transformer.extras.estimation import measurement
 from modeling_random_transformer.training import TranslationTrainingArguments
@@ -97,6 +100,24 @@ def test_training_equals_that_on_a_cpu(name, tmp_path):
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
+def test_a_step_frees_the_graphs_of_an_evaluation(tmp_path):
+    """The model has changed, although PyTorch does not count the changes of a fused optimizer."""
+    options = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 3, "num_beams": 1, "generation_max_length": 10}
+    trainer = gpu_trainer(tmp_path, eval_dataset=pairs(8), per_device_eval_batch_size=2, **options)
+    graphs = []
+
+    class Graphs(TrainerCallback):
+        def on_evaluate(self, *_, **__):
+            graphs.extend(map(weakref.ref, captured_steps(trainer.model).steps.values()))
+
+        def on_step_end(self, *_, **__):
+            assert not any(graph() for graph in graphs)
+
+    trainer.add_callback(Graphs())
+    trainer.train()
+    assert graphs
+
+
 @pytest.fixture
 def replays(monkeypatch):
     """The shapes of the batches that graphs computed."""
@@ -180,6 +201,41 @@ def test_arguments_that_cuda_graphs_exclude(name, value, tmp_path, monkeypatch):
     monkeypatch.setattr(training_args, "enable_tf32", lambda _: None)  # by torch_compile, for the whole process
     with pytest.raises(ValueError, match=r"must be (unset with|an optimizer without .* for) cuda_graphs, got"):
         TranslationTrainingArguments(str(tmp_path), cuda_graphs=True, **{name: value})
+
+
+class SwitchedOptimizer(torch.optim.SGD):
+    """An optimizer with other weights in evaluation, as schedule-free optimizers have."""
+
+    offset = 0.0
+
+    def train(self):
+        self.switch(0.0)
+
+    def eval(self):
+        self.switch(1.0)
+
+    @torch.no_grad()
+    def switch(self, offset):
+        for weight in self.param_groups[0]["params"]:
+            if offset != self.offset:
+                weight.add_(offset - self.offset)
+        self.offset = offset
+
+    def step(self, closure=None):
+        assert not self.offset
+        return super().step(closure)
+
+
+def test_graphs_do_not_switch_the_weights_of_an_optimizer(tmp_path, replays):
+    weights = []
+    options = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 1, "predict_with_generate": False}
+    for cuda_graphs in (False, True):
+        trainer = gpu_trainer(tmp_path, eval_dataset=pairs(2), cuda_graphs=cuda_graphs, **options)
+        trainer.optimizer = SwitchedOptimizer(trainer.model.to("cuda").parameters(), lr=0.1)
+        trainer.train()
+        weights.append(trainer.model.state_dict())
+    assert replays
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
 
 
 def test_a_resumed_run_equals_one_that_was_not_interrupted(tmp_path):

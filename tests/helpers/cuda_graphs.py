@@ -6,10 +6,11 @@
             output = work(static_input)
 
 As on a GPU, a capture changes no tensor, its outputs have values after the first replay only, and the CPU cannot read
-a value during it.
+a value during it. Work on another device than that of the stream runs at once and is not recorded.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -42,11 +43,12 @@ class CUDAGraph:
 
 
 class Recorder(TorchDispatchMode):
-    """Records the operations of a `CUDAGraph`."""
+    """Records the operations of a `CUDAGraph`; with a device, those on tensors of this device."""
 
-    def __init__(self, graph: CUDAGraph):
+    def __init__(self, graph: CUDAGraph, device: torch.device | None):
         super().__init__()
         self.graph = graph
+        self.device = device
         self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors, and their values before
         self.generators = [torch.default_generator, *torch.cuda.default_generators]
         self.random_states = [generator.get_state() for generator in self.generators]
@@ -55,6 +57,9 @@ class Recorder(TorchDispatchMode):
         if function in READ_BY_THE_CPU:
             raise RuntimeError("operation not permitted when stream is capturing")
         kwargs = kwargs or {}
+        devices = {tensor.device for tensor in tensors_in(tree_leaves((args, kwargs)))}
+        if devices and self.device is not None and self.device not in devices:
+            return function(*args, **kwargs)
         for value, argument in zip(args, function._schema.arguments, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 self.overwritten.append((value, value.clone()))
@@ -79,12 +84,18 @@ class Recorder(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def graph(target: CUDAGraph, **_: Any) -> Iterator[None]:
-    """`torch.cuda.graph`."""
-    recorder = Recorder(target)
+def graph(target: CUDAGraph, stream: Any = None, **_: Any) -> Iterator[None]:
+    """`torch.cuda.graph`. Its default stream is on the device that was current in the first capture."""
+    recorder = Recorder(target, (stream or default_stream()).device)
     with recorder:
         yield
     recorder.finish()
+
+
+@functools.cache
+def default_stream() -> Any:
+    """The default stream of captures."""
+    return torch.cuda.Stream()
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -100,6 +111,8 @@ def tensors_in(result: Any) -> list[torch.Tensor]:
 
 class Stream:
     """`torch.cuda.Stream`, for a machine without a GPU."""
+
+    device = None
 
     def wait_stream(self, stream: Any) -> None: ...
 

@@ -78,4 +78,5 @@ def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
     """The divergence of logits `[2, tokens, vocab_size]`, summed with the weights of the tokens."""
     log_p, log_q = passes.to(weights.dtype).log_softmax(dim=2)
     difference = log_p.exp() - log_q.exp()
-    return torch.linalg.vecdot(difference, log_p - log_q) @ weights
+    # Autocast would round matrix and dot products to half precision.
+    return (difference * (log_p - log_q) * weights[:, None]).sum()

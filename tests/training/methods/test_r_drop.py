@@ -39,6 +39,16 @@ def test_a_half_precision_gradient_is_the_rounded_exact_gradient(dtype):
     assert_near(rounded, exact, 8 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_round_the_divergence(dtype):
+    """The scale is the first one of PyTorch's `GradScaler`, with which a gradient in float16 would overflow."""
+    arguments = torch.randn(4, 4, 50), torch.randint(0, 50, (2, 4)), 8
+    expected = loss_and_gradient(RDropLoss(0.1, 5.0), *arguments, scale=2.0**16)
+    with torch.autocast("cpu", dtype):
+        actual = loss_and_gradient(RDropLoss(0.1, 5.0), *arguments, scale=2.0**16)
+    torch.testing.assert_close(actual, expected)
+
+
 def test_equal_passes_have_no_divergence_and_one_pass_has_the_cross_entropy():
     logits, labels = torch.randn(2, 3, 7), torch.randint(0, 7, (2, 3))
     expected = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
