@@ -227,10 +227,10 @@ def test_no_documented_command_overwrites_references() -> None:
     modules = [ROOT / "modeling_random_transformer", ROOT / "examples"]
     pages = [*TEXTS, *(path for folder in modules for path in folder.rglob("*.py"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    references = set(re.findall(r"--(?:\w+_)?(?:source|target)_file[ =]([\w./-]*(?:test|valid)[\w./-]*)", text))
+    references = set(re.findall(r"(?:\w+_)?file[ =]\"?([\w./-]*(?:test|valid)[\w./-]*)", text))
     outputs = set(re.findall(r"(?:--output(?:_source|_target)?[ =]|\d?> ?)([\w./-]+)", text))
     outputs |= set(re.findall(r'translate_file\("[^"]+", "([^"]+)"', text))
-    assert "test.de" in references
+    assert {"test.de", "test.tsv"} <= references
     assert "translated.de" in outputs
     assert not {Path(path).name for path in references} & {Path(path).name for path in outputs}
 
