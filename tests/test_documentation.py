@@ -104,7 +104,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs * 9))
         for language, side in (("en", 0), ("de", 1)):
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    for model in ("en-de", "de-en", "quickstart", "dates"):
+    for model in ("en-de", "en-de-seed-2", "de-en", "quickstart", "dates"):
         save_translator(folder / "outputs" / model)
     translator = load_translator(folder / "outputs" / "en-de")
     translations = [pairs[0][1]] * 100  # right for every other pair
