@@ -52,7 +52,7 @@ PACKAGE = ROOT / "modeling_random_transformer"
 EXTRAS = sorted(path.parent.name for path in PACKAGE.glob("extras/*/__init__.py"))
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
-OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
+OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "printf", "python3", "sacrebleu", "source"}
 OTHER_FLAGS = {  # of other programs
     *("--config_file", "--cpu", "--directory", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
