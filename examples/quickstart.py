@@ -2,8 +2,8 @@
 
     python examples/quickstart.py                                # sample data: English to Spanish
     python examples/quickstart.py "I like the red car."          # also translate this sentence
-    python examples/quickstart.py --source a.en --target a.es    # your own sentences, one per line
-    python examples/quickstart.py --tsv pairs.tsv                # or source, tab and target on each line
+    python examples/quickstart.py --source a.en --target a.es --output_dir outputs/mine  # sentences, one per line
+    python examples/quickstart.py --tsv pairs.tsv --output_dir outputs/mine              # source, tab and target
     python examples/quickstart.py --translate_only "I see her."  # translate with the model in --output_dir
 
 Exit status: 0 on success; 1 if the model translates less than 95% of the held-out sample sentences exactly;

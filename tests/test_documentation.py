@@ -52,7 +52,7 @@ PACKAGE = ROOT / "modeling_random_transformer"
 EXTRAS = sorted(path.parent.name for path in PACKAGE.glob("extras/*/__init__.py"))
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
-OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
+OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "printf", "python3", "sacrebleu", "source"}
 OTHER_FLAGS = {  # of other programs
     *("--config_file", "--cpu", "--directory", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
@@ -104,7 +104,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs * 9))
         for language, side in (("en", 0), ("de", 1)):
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    for model in ("en-de", "de-en", "quickstart", "dates"):
+    for model in ("en-de", "en-de-seed-2", "de-en", "quickstart", "dates"):
         save_translator(folder / "outputs" / model)
     translator = load_translator(folder / "outputs" / "en-de")
     translations = [pairs[0][1]] * 100  # right for every other pair
@@ -227,10 +227,10 @@ def test_no_documented_command_overwrites_references() -> None:
     modules = [ROOT / "modeling_random_transformer", ROOT / "examples"]
     pages = [*TEXTS, *(path for folder in modules for path in folder.rglob("*.py"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    references = set(re.findall(r"--(?:\w+_)?(?:source|target)_file[ =]([\w./-]*(?:test|valid)[\w./-]*)", text))
+    references = set(re.findall(r"(?:\w+_)?file[ =]\"?([\w./-]*(?:test|valid)[\w./-]*)", text))
     outputs = set(re.findall(r"(?:--output(?:_source|_target)?[ =]|\d?> ?)([\w./-]+)", text))
     outputs |= set(re.findall(r'translate_file\("[^"]+", "([^"]+)"', text))
-    assert "test.de" in references
+    assert {"test.de", "test.tsv"} <= references
     assert "translated.de" in outputs
     assert not {Path(path).name for path in references} & {Path(path).name for path in outputs}
 

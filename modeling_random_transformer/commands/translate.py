@@ -8,7 +8,7 @@
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
     random-transformer translate --model outputs/quickstart --format srt --input film.en.srt --output film.es.srt
     random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output translated.es
-    random-transformer translate --model outputs/quickstart --repair --confidence --input test.en --output test.tsv
+    random-transformer translate --model outputs/quickstart --repair --confidence --input test.en --output scored.tsv
     random-transformer translate --model outputs/first --model outputs/second --input test.en --output translated.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
