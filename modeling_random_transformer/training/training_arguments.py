@@ -308,7 +308,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.save_strategy != "no":
             self._require(
                 "save_total_limit",
-                self.save_total_limit >= self.average_last,  # type: ignore[operator]  # it is not None anymore
+                (self.save_total_limit or 0) >= self.average_last,
                 f"at least average_last={self.average_last}",
             )
 

@@ -78,5 +78,6 @@ def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
     """The divergence of logits `[2, tokens, vocab_size]`, summed with the weights of the tokens."""
     log_p, log_q = passes.to(weights.dtype).log_softmax(dim=2)
     difference = log_p.exp() - log_q.exp()
-    # Autocast would round matrix and dot products to half precision.
-    return (difference * (log_p - log_q) * weights[:, None]).sum()
+    # Not by `vecdot` and `@`, which autocast would compute in half precision.
+    divergences = (difference * (log_p - log_q)).sum(dim=1)
+    return (divergences * weights).sum()
