@@ -118,6 +118,14 @@ def write_output(path: Path, lines: Iterable[bytes]) -> None:
             raise OSError(error.errno, error.strerror, "stdout") from error
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write an HTML page to the value of --output, and print the size of a file."""
+    content = page.encode()
+    write_output(path, [content])
+    if not is_stream(path):
+        print(f"Wrote {path} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
+
+
 def discard_stdout() -> None:
     """Discard what is written to standard output; prevents an error at exit, when Python flushes the buffer again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import transformers
 
-from ..base.streams import check_output, is_stream
+from ..base.streams import check_output
 from ..extras.inspection.explorer import explore, render
 from ..extras.parser import Parser
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
-from .command_line import check_new_outputs, model_folder, write_output
+from .command_line import check_new_outputs, model_folder, write_page
 
 OUTPUT = Path("outputs", "explorer.html")
 
@@ -65,8 +65,5 @@ def run(program: str, argv: Sequence[str]) -> None:
     data = explore(
         model, tokenizer, arguments.sentence, num_beams=arguments.num_beams, max_new_tokens=arguments.max_new_tokens
     )
-    content = render(data).encode()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    write_output(arguments.output, [content])
-    if not is_stream(arguments.output):
-        print(f"Wrote {arguments.output} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
+    write_page(arguments.output, render(data))

@@ -15,7 +15,7 @@ from ..data.sources import ParallelText
 from ..extras.inspection.report import make_report, read_history
 from ..extras.parser import Parser
 from ..inputs_random_transformer import CHUNK_SIZE
-from .command_line import existing_file, write_output
+from .command_line import existing_file, write_page
 from .corpus_arguments import CorpusOutputArguments
 
 
@@ -72,7 +72,7 @@ class Arguments(CorpusOutputArguments):
 
 
 def run(program: str, argv: Sequence[str]) -> None:
-    """Load the model, translate, and write the report."""
+    """Load the model, translate, write the report, and print its size."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     [folder] = arguments.model
     test = arguments.corpus()
@@ -89,4 +89,4 @@ def run(program: str, argv: Sequence[str]) -> None:
             chunk_size=arguments.chunk_size,
             **arguments.text_options,
         )
-    write_output(arguments.output, [report.html().encode()])
+    write_page(arguments.output, report.html())

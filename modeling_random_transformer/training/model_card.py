@@ -129,4 +129,4 @@ def hardware(args: TranslationTrainingArguments) -> str:
     """The devices of the run, one per process."""
     if args.device.type == "cuda":
         return f"{args.world_size} x {torch.cuda.get_device_name(args.device)}"
-    return f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}"
+    return f"{platform.processor() or platform.machine()} (threads: {torch.get_num_threads()})"

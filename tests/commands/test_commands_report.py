@@ -11,13 +11,14 @@ from tests.helpers.training import arguments, run, validation, write_corpus
 REPORT = ["--model", "m", "--source_file", "a.tsv", "--output", "r.html"]
 
 
-def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
+def test_the_command_writes_the_report_of_a_trained_model(tmp_path, capsys):
     write_corpus(tmp_path)
     run(tmp_path, "out", **validation(tmp_path), eval_strategy="steps", eval_steps=6, num_beams=1)
     files = [f"--{name}={path}" for name, path in arguments(tmp_path, "out").items() if name.startswith("test_")]
     files = [flag.replace("--test_", "--") for flag in files]
     line = ["report", "--model", str(tmp_path / "out"), *files, "--output", str(tmp_path / "r.html"), "--overwrite"]
     assert cli.main(line) == 0
+    assert f"Wrote {tmp_path / 'r.html'} (" in capsys.readouterr().out
     page = (tmp_path / "r.html").read_text()
     assert "<h2>Training loss by step</h2>" in page
     assert "chrF++ by step" in page
