@@ -65,5 +65,6 @@ def run(program: str, argv: Sequence[str]) -> None:
     data = explore(
         model, tokenizer, arguments.sentence, num_beams=arguments.num_beams, max_new_tokens=arguments.max_new_tokens
     )
+    page = render(data)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    write_page(arguments.output, render(data))
+    write_page(arguments.output, page)
