@@ -20,7 +20,6 @@ EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generat
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
 POSITIONS = 1024  # rows of a table of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
-PARTS = (*STACKS, "embeddings")
 POSITION = "model.embeddings.position_encoding_type"
 OFFSET = Kind("an integer", lambda value: value == 0 or KINDS["length"].accepts(value))
 
@@ -84,7 +83,9 @@ def read_config(folder: Path) -> Options:
     for option in FORMAT.options:
         _, part, *rest = option.name.split(".")
         name = ".".join(["model", *rest])
-        if part in PARTS and name in options:
+        if part in STACKS and options.get(option.name) is None:
+            options[option.name] = options.get(name)
+        elif part == "embeddings" and name in options:
             options.setdefault(option.name, options[name])
     if options.get(POSITION, "") is None:  # no positions; a missing option has a default
         options[POSITION] = "null"

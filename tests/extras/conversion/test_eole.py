@@ -90,6 +90,13 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
     check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
 
 
+@pytest.mark.parametrize("stack", [{}, {"mlp_activation_fn": None}])
+def test_stacks_without_an_option_have_that_of_the_model(stack, tmp_path):
+    weights = random_weights(**PRE)
+    model, *_ = convert(tmp_path, weights, mlp_activation_fn="gelu", encoder=stack, decoder=stack)
+    assert model.config.activation_function == "gelu"
+
+
 @pytest.mark.parametrize("value", ["Rotary", None])
 def test_positions_of_the_model_apply_to_the_embeddings(value, tmp_path):
     """Embeddings without this option have that of the model."""
