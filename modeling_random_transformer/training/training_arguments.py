@@ -205,8 +205,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name, reason in UNSUPPORTED.items():
             check_unset(self, name, f"because {reason}")
         self._require("do_train", self.do_train, "True")
-        if self.save_total_limit is None:
-            self.save_total_limit = self.average_last
         self._check_steps()
         self._check_evaluation()
         self._check_devices()
@@ -214,6 +212,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
         if self.tp_size * self.fsdp_size > 1:
             self.save_only_model = True  # required by transformers' Trainer, which cannot resume these runs
+        if self.save_total_limit is None:
+            self.save_total_limit = self.average_last
 
     @property
     def device(self) -> torch.device:
@@ -305,12 +305,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for event in ("save", "logging", "eval"):
             if getattr(self, f"{event}_strategy") != "steps":
                 check_unset(self, f"{event}_steps", f"unless {event}_strategy is steps")
-        if self.save_strategy != "no":
-            self._require(
-                "save_total_limit",
-                (self.save_total_limit or 0) >= self.average_last,
-                f"at least average_last={self.average_last}",
-            )
+        if self.save_total_limit is not None and self.save_strategy != "no":
+            least = self.average_last
+            self._require("save_total_limit", self.save_total_limit >= least, f"at least average_last={least}")
 
     def _check_evaluation(self) -> None:
         if self.eval_strategy == "no":
