@@ -44,8 +44,7 @@ def check_arguments(
     """
     check_evaluation(data_args, args)
     check_streaming(data_args, args)
-    if args.bleu_tokenize is not None:
-        make_scorers("bleu", {"tokenize": args.bleu_tokenize})
+    check_bleu_tokenize(args)
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data_args, args)
     if args.torch_compile:
@@ -94,6 +93,12 @@ def check_evaluation(data_args: DataArguments, args: TranslationTrainingArgument
     if not (has_validation or data_args.has("test")):
         for name in ("bleu_tokenize", "engine", "generation_max_length"):
             check_unset(args, name, "without a validation or test set")
+
+
+def check_bleu_tokenize(args: TranslationTrainingArguments) -> None:
+    """Check that sacrebleu has the tokenizer."""
+    if args.bleu_tokenize is not None:
+        make_scorers("bleu", {"tokenize": args.bleu_tokenize})
 
 
 def check_streaming(data_args: DataArguments, args: TranslationTrainingArguments) -> None:

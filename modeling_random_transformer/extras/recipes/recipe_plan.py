@@ -16,7 +16,6 @@ from ...base.flags import from_values
 from ...base.markdown import markdown_table
 from ...base.streams import STANDARD_STREAM
 from ...data.sources import ParallelText
-from ...inference.evaluation import make_scorers
 from ...inference.translation import TranslationOptions
 from ...inputs_random_transformer import check_choice, drop_none
 from ...stages.back_translation import BackTranslationOptions
@@ -29,7 +28,7 @@ from ...training.arguments import (
     ModelArguments,
     parse_overrides,
 )
-from ...training.checks import check_arguments
+from ...training.checks import check_arguments, check_bleu_tokenize
 from ...training.run_record import fingerprint, folder_digest
 from ...training.training_arguments import TRAINING_ARGUMENTS, TranslationTrainingArguments
 from ..estimation.measurement import GIB, dry_run
@@ -172,8 +171,7 @@ class RecipePlan:
         data_args, model_args, args = self.arguments_of(replace(stage, starts_from=None))
         args = args.without_evaluation()
         args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
-        if args.bleu_tokenize is not None:
-            make_scorers("bleu", {"tokenize": args.bleu_tokenize})
+        check_bleu_tokenize(args)
         args.bleu_tokenize = args.engine = args.generation_max_length = None  # nor do these have an effect
         return data_args, model_args, args
 
