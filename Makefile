@@ -10,7 +10,9 @@ TORCH ?= 2.13.0
 CLASSROOM := outputs/classroom
 # Three workers keep two cores busy, because some slow tests wait for processes.
 WORKERS ?= 3
-# Most installed modules are never imported; the others are compiled at their first import.
+# Most installed modules are never imported; the others are compiled at their first import. A variable of some containers
+# would compile all of them again in each process, which takes 20 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 QUIET := --quiet --no-compile --disable-pip-version-check
 # Files stay together, for their fixtures, and in the order of tests/conftest.py.
 PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
