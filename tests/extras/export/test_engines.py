@@ -90,7 +90,7 @@ def test_compare_counts_identical_translations():
     assert calls == [(non_blank, beams, 7) for beams in (1, 2) for _ in range(1 + 2)]
 
 
-@pytest.mark.parametrize("engine", ["ctranslate2", "onnx", "transformers"])
+@pytest.mark.parametrize("engine", ["ctranslate2", pytest.param("onnx", marks=pytest.mark.long), "transformers"])
 def test_beam_search_has_the_length_penalty_of_the_model(engine, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
     model, tokenizer = exportable()
