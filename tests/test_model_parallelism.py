@@ -10,13 +10,15 @@ from tests.helpers.processes import run_on_two_processes
 TESTS = Path(__file__).parent
 VARIANTS = {
     "tied": {},
-    "pre-norm, learned positions, d_k and d_v": {
+    "pre-norm, learned positions, d_k and d_v, separate embeddings": {
         "norm_order": "pre",
         "position_embedding": "learned",
         "d_k": 6,
         "d_v": 4,
+        "share_embeddings": False,
+        "tie_word_embeddings": False,
+        "lm_head_bias": True,
     },
-    "separate embeddings": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
     "tied to the decoder embedding": {"share_embeddings": False},
 }
 

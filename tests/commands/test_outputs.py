@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -137,12 +136,17 @@ def test_an_output_may_be_an_open_file(run, name, redirection, tmp_path):
 
 
 def test_dev_stdout_continues_an_open_file(translator_folder, tmp_path):
-    code = "import sys; from modeling_random_transformer import cli; sys.exit(cli.main(sys.argv[1:]))"
     flags = ["translate", "--model", str(translator_folder), "--device", "cpu", "boy", "--output", "/dev/stdout"]
+    stdout = os.dup(1)
     with open(tmp_path / "out", "wb") as file:
         file.write(b"header\n")
         file.flush()
-        subprocess.run([sys.executable, "-c", code, *flags], check=True, stdout=file)
+        os.dup2(file.fileno(), 1)
+    try:
+        assert cli.main(flags) == 0
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
     assert (tmp_path / "out").read_bytes().startswith(b"header\n")
     assert len((tmp_path / "out").read_bytes().splitlines()) == 2
 

@@ -3,6 +3,7 @@
 import copy
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -22,21 +23,15 @@ def test_keys_are_the_lines_of_a_file(tmp_path):
         read_keys(tmp_path / "keys")
 
 
-@pytest.mark.slow
-def test_the_command_serves_until_it_is_terminated(translator_folder):
-    command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0"]
-    model = f"en:es={translator_folder}"
-    with subprocess.Popen([*command, "--model", model], stdout=subprocess.PIPE, text=True) as process:
-        port = int(process.stdout.readline().rpartition(":")[2])
-        assert ask(port, "the boy")[0] == 200
+def test_a_port_in_use_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(ValueError, match=f"host and port must be available, got 127.0.0.1 and {port}: .* in use"):
             serve(None, "127.0.0.1", port)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
 
 
 @pytest.mark.slow
-def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
+def test_the_command_loads_the_models_again_until_it_is_terminated(translator, translator_folder, tmp_path):
     """A model that is replaced by another one is used; one that cannot be loaded is not."""
     folder = tmp_path / "model"
     shutil.copytree(translator_folder, folder)
@@ -45,7 +40,8 @@ def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
         [*command, "--model", f"en:es={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         port = int(process.stdout.readline().rpartition(":")[2])
-        before = ask(port, "the boy")[1]
+        status, before, _ = ask(port, "the boy")
+        assert status == 200
         changed = copy.deepcopy(translator)
         with torch.no_grad():
             changed.lm_head.weight.neg_()
@@ -61,4 +57,5 @@ def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
                 break
         assert "config.json" in line
         assert ask(port, "the boy")[1] == after
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
