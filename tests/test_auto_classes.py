@@ -150,7 +150,7 @@ def test_remote_code_without_the_package(translator_folder, tmp_path):
     assert type(AutoModel.from_pretrained(copy)) is package.RandomTransformerModel
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_folders_of_one_name_run_their_own_code(translator_folder, tmp_path):
     """transformers selects a model's code by the class of its configuration, whose copy is named by a digest."""
     folders = [tmp_path / "original" / "model", *(tmp_path / name / "model" for name in sorted(SAVED_CODE))]

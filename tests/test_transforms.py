@@ -24,7 +24,7 @@ def training_batch(rows=3):
 # torch.compile and torch.export
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_training_step_equals_an_uncompiled_one():
     torch._dynamo.reset()
     model = tiny_model(**ONE_LAYER).double()

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.long
 def test_help_lists_the_benchmarks():
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     root = Path(__file__).parents[2]

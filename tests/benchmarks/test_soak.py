@@ -8,7 +8,7 @@ from benchmarks.__main__ import main
 from tests.helpers.translation import SENTENCES
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_smoke_run_has_no_wrong_translation_although_threads_are_killed(translator_folder, tmp_path, capsys):
     source = tmp_path / "source"
     source.write_text("\n".join(SENTENCES), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from unittest.mock import patch
 
 # transformers reads this when its testing tools are imported. Its slow tests are fast on small models.
@@ -38,6 +39,18 @@ HEADS = {
 def pytest_configure(config):
     for mark in LIBRARY_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' common tests")
+
+
+# They take a minute: tests of what transformers does, not the model, and of the attention that all heads share.
+LONG = ("test_bc_torch_dtype", "test_training_overfit")
+LONG_OF_HEADS = "test_eager_matches_sdpa_inference"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        of_heads = item.path.name == "test_heads.py" and item.name.startswith(LONG_OF_HEADS)
+        if item.path.parent == Path(__file__).parent and (item.name in LONG or of_heads):
+            item.add_marker("long")
 
 
 @pytest.fixture(autouse=True)

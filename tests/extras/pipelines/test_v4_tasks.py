@@ -125,7 +125,7 @@ def test_tasks_of_transformers_are_not_replaced(monkeypatch):
     assert PIPELINE_REGISTRY.check_task is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_importing_the_package_does_not_change_the_tasks_of_transformers():
     code = """
 from transformers import pipelines
