@@ -228,9 +228,16 @@ def check_exercise(tmp_path, monkeypatch, capsys):
 
 
 NEED_MODEL = [number for number, exercise in exercises.EXERCISES.items() if exercise.needs_model]
+LONG = {6, 8, 14, 18, 19, 20}  # train a model for seconds
 
 
-@pytest.mark.parametrize("number", exercises.EXERCISES.keys() - NEED_MODEL)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=pytest.mark.long) if number in LONG else number
+        for number in exercises.EXERCISES.keys() - NEED_MODEL
+    ],
+)
 def test_exercises_print_and_plot(number, check_exercise):
     check_exercise(number)
 

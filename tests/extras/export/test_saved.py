@@ -1,5 +1,7 @@
 """The export of a saved model: comparison, limits, languages and options."""
 
+from functools import partial
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -11,6 +13,12 @@ from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
 
 (NEEDS_CTRANSLATE2,) = needs("ctranslate2")
+
+
+@pytest.fixture(autouse=True)
+def _short_comparisons(monkeypatch):
+    """Compare the first tokens once. Translations of a random model do not end."""
+    monkeypatch.setattr(saved, "compare", partial(saved.compare, max_new_tokens=16, rounds=1))
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ model = AutoModelForSeq2SeqLM.from_pretrained(output)  # with the adapter
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_exported_folder_works_without_this_package(tmp_path):
     model, tokenizer = exportable(norm_order="post")
     export_model(model, tokenizer, tmp_path / "out", engine="transformers")
