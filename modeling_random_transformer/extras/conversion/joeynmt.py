@@ -21,6 +21,7 @@ SIDES = ("src", "trg")
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
 MAX_BEAMS = 1000
+PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}  # option of the search → value without effect
 # `xavier_normal` of JoeyNMT turns on the factors of DeepNet, whatever the stored factors are.
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
 FORMAT = read_format(__file__, initializer=INITIALIZER)
@@ -103,6 +104,7 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     if options.get("testing.generate_unk") is False:
         model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
+    report_penalties(options, mapper.report)
     mapper.report.save_tokenizer = joined.save
     return model, mapper.report
 
@@ -119,6 +121,15 @@ def set_beams(config: GenerationConfig, options: Options, report: ConversionRepo
             f"testing.beam_alpha={format_value(alpha)} was dropped: JoeyNMT divides scores by "
             "((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)."
         )
+
+
+def report_penalties(options: Options, report: ConversionReport) -> None:
+    """Report the penalties on repetition, which may count other tokens than those of `generate()`."""
+    for name, disabled in PENALTIES.items():
+        value = options.get(f"testing.{name}")
+        if is_number(value) and value > disabled:
+            note = f"testing.{name}={format_value(value)} was dropped: generate() has an option of this name."
+            report.notes.append(note)
 
 
 def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:

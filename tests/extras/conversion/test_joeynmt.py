@@ -46,9 +46,12 @@ def test_logits_and_search_equal_reference(options, changes, reference, tmp_path
 def test_folder_with_two_vocabularies_and_codes(tmp_path):
     """The tokenizer joins the vocabularies. A token that is missing from one is <unk> there."""
     weights = random_weights(**PRE)
-    write_joeynmt(tmp_path, weights, data__src__lowercase=True, data__trg__lowercase=True)
+    lower_case = {"data__src__lowercase": True, "data__trg__lowercase": True}
+    search = {"testing__repetition_penalty": 1.2, "testing__no_repeat_ngram_size": -1}
+    write_joeynmt(tmp_path, weights, **lower_case, **search)
     report = convert_joeynmt(tmp_path, tmp_path / "out")
-    assert any("beam_alpha=1.0 was dropped" in note for note in report.notes)
+    dropped = [note.partition(" was dropped")[0] for note in report.notes if "was dropped" in note]
+    assert dropped == ["testing.beam_alpha=1.0", "testing.repetition_penalty=1.2"]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     tokens = tokenizer.convert_ids_to_tokens(tokenizer("S3 Hello s0")["input_ids"])
