@@ -114,9 +114,12 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
 
 
 def format_error(error: Exception) -> str:
-    """The error's message in one line, with the path for an error of the operating system."""
+    """The error's message in one line, with the path for an error of the operating system.
+
+    An error of copying a file has two paths, of which the second one is the copy, such as on a full disk.
+    """
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}."
+        return f"{error.filename2 or error.filename}: {error.strerror}."
     return " ".join(str(error).split("\n"))
 
 

@@ -91,6 +91,7 @@ def test_verb_prints_its_help(capsys, verb):
         (ValueError("a\nb"), 2, "name: error: a b\n"),
         (FloatingPointError("nan"), 1, "name: error: nan\n"),
         (OSError(errno.ENOSPC, "No space left", "/out"), 2, "name: error: /out: No space left.\n"),
+        (OSError(errno.ENOSPC, "No space left", "/in", None, "/out"), 2, "name: error: /out: No space left.\n"),
         (MemoryError("2 TiB"), 2, f"name: error: {SIZES}, got MemoryError: 2 TiB\n"),
         (RuntimeError(FULL), 2, f"name: error: {SIZES}, got RuntimeError: {FULL}\n"),
         (PackageNotFoundError("deepspeed"), 2, f"name: error: a package is missing: {MISSING}\n"),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..base.files import StrPath, name_path_in_errors
+from ..base.files import StrPath, name_path_in_errors, write_atomically
 
 WRITTEN_FILES = ".written_files.txt"  # the list of the files that were written to a folder
 
@@ -86,7 +86,8 @@ def _replace_files(path: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def _record_files(folder: Path, names: Iterable[str]) -> None:
-    (folder / WRITTEN_FILES).write_text("\n".join(sorted(names)), encoding="utf-8")
+    text = "\n".join(sorted(names))
+    write_atomically(folder / WRITTEN_FILES, [text.encode()])  # on a full disk, an earlier record remains
 
 
 def read_written_files(folder: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,23 @@ def test_interrupted_replacement_is_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", replace)
     write_folder(path, ["b", "c"], overwrite=True)
     assert contents(path).keys() == {WRITTEN_FILES, "b", "c"}
+
+
+def test_a_full_disk_does_not_change_the_record(tmp_path):
+    path = tmp_path / "out"
+    names = [f"file {i}" for i in range(20)]
+    write_folder(path, names)
+    before = contents(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # bytes, between the new record and both together
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_folder(path, ["file 1", "new"], overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(path) == before
+    write_folder(path, ["file 1", "new"], overwrite=True)
+    assert contents(path).keys() == {WRITTEN_FILES, "file 1", "new"}
 
 
 def test_other_errors_are_unchanged(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath
-from .embeddings import learn_positions, map_embeddings
+from .embeddings import is_equal, learn_positions, map_embeddings
 from .files import PathPair, choose_pair, list_files
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
 from .options import Kind, Options, read_format, read_options
@@ -156,6 +156,8 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
     mapper = StateDictMapper(origin, content["model"])
     mapper.derive_sizes("fc1", "layer_norm")
     mapper.derive_options(FORMAT.options, options)
+    if mapper.config_fields["final_layer_norm"] and options["encoder_normalize_before"] == "post":
+        raise ValueError("encoder_normalize_before must be on for a model with encoder.layer_norm.weight, got off.")
     mapper.derive_config("fairseq", layer_norm_eps=1e-5)
     mapper.derive_config(
         "fairseq's dictionary; its decoder starts from </s>",
@@ -197,8 +199,9 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, joined: JoinedToke
     """Map the embeddings and the output layer. Weights that the options share may be stored once or repeatedly.
 
     Raises:
-        ValueError: the dictionaries contradict the options.
+        ValueError: the dictionaries or the weights contradict the options.
     """
+    source = "encoder.embed_tokens.weight"
     shared = options.get("share_all_embeddings")
     if shared and joined and joined.source_ids != joined.target_ids:
         raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
@@ -211,7 +214,18 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, joined: JoinedToke
     tied = shared or options.get("share_decoder_input_output_embed")
     if tied and output not in mapper.remaining:
         output = None
-    map_embeddings(mapper, "encoder.embed_tokens.weight", target, output, joined=joined)
+    if shared and target is not None:
+        check_shared(mapper, "share_all_embeddings", source, target)
+    if tied and output is not None:
+        option = "share_all_embeddings" if shared else "share_decoder_input_output_embed"
+        check_shared(mapper, option, target or source, output)
+    map_embeddings(mapper, source, target, output, joined=joined)
+
+
+def check_shared(mapper: StateDictMapper, option: str, first: str, second: str) -> None:
+    """Raise a `ValueError` if two weights that an option shares differ. fairseq would use the second one for both."""
+    if not is_equal(mapper.peek(first), mapper.peek(second)):
+        raise ValueError(f"{option} must be off if {first} and {second} differ, got on.")
 
 
 def read_languages(content: Options) -> Languages:

@@ -11,15 +11,20 @@ from transformers import GenerationConfig
 
 from ...base import DTYPES
 from ...base.distributed import call_on_main_process
+from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...base.flags import from_values
 from ...base.markdown import markdown_table
 from ...base.streams import STANDARD_STREAM
+from ...configuration_random_transformer import RandomTransformerConfig
 from ...data.sources import ParallelText
-from ...inference.translation import TranslationOptions
+from ...data.validation import ON_INVALID
+from ...inference.translation import TranslationOptions, translate
 from ...inputs_random_transformer import check_choice, drop_none
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...stages.back_translation import BackTranslationOptions
 from ...stages.training_set import DistillationArguments
+from ...tokenization_random_transformer import RandomTransformerTokenizer
 from ...training.arguments import (
     DROPOUTS,
     FILE_ARGUMENTS,
@@ -50,9 +55,12 @@ from .recipe_file import (
 )
 
 FOLDER = "stages"
+VOCABULARY = 2**16  # of the model that checks the options of a search: larger than most, for their token ids
+OF_CALIBRATED_MODELS = ("min_confidence", "keep_source")  # options of a search
 # Arguments that a stage must not have
 SET_BY_RECIPE = {
     *FILE_ARGUMENTS,
+    *LANGUAGE_ARGUMENTS,
     *CONDITIONS,
     *TEXTS,
     "dictionary",
@@ -61,6 +69,7 @@ SET_BY_RECIPE = {
     "push_to_hub",
     "source_text",
     "teacher",
+    "train_weights",
 }
 
 
@@ -103,11 +112,23 @@ class RecipePlan:
             if len({*codes}) > 1:  # corpora become one
                 raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
         for stage in self.stages:
-            self.arguments_of(stage)
+            data_args, _, _ = self.arguments_of(stage)
+            check_choice(ON_INVALID, on_invalid=data_args.on_invalid)
             if stage.kind != BACK_TRANSLATE and not call_on_main_process(self.path(stage.name).exists):
                 check_arguments(*self.new_training(stage))  # a stage that has begun checks them itself
             if stage.kind == DISTILL:
                 self.teacher_of(stage, self.path(str(stage.uses)), [STANDARD_STREAM])
+                self.check_languages(stage)
+
+    def check_languages(self, stage: StageArguments) -> None:
+        """Check that the set on which a distillation compares its models has the languages of the training set."""
+        sets = sets_of(self.data)
+        for corpus in sets.get("test") or sets.get("validation") or ():
+            if corpus.languages != sets["train"][0].languages:
+                raise ValueError(
+                    f"source_lang and target_lang must be those of the test set for the stage {stage.name}, "
+                    f"got {self.data.source_lang} and {self.data.target_lang}."
+                )
 
     def check_sizes(self) -> None:
         """Raise a `ValueError` if the call sets sizes of the model, but all models have those of a parent."""
@@ -225,7 +246,23 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     options = dict(stage.options)
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
-    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).search_kwargs)
+    with reraise_as_value_error(f"{stage.name} must have options of back_translate, got an error"):
+        unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).search_kwargs)
+        if not unknown:
+            check_search(search)
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options
+
+
+def check_search(options: Mapping[str, Any]) -> None:
+    """Check the options of a translation that only `generate()` checks, with a small model of random weights.
+
+    Raises:
+        ValueError: an option is invalid. Token ids are not checked: the vocabulary may not exist yet.
+    """
+    options = {name: value for name, value in options.items() if name not in OF_CALIBRATED_MODELS}
+    tokenizer = RandomTransformerTokenizer.train(["a"])
+    config = RandomTransformerConfig.from_preset("blog", vocab_size=VOCABULARY)
+    model = RandomTransformerForConditionalGeneration(config).eval()
+    translate(["a"], model, tokenizer, **{**options, "max_new_tokens": 1})

@@ -38,6 +38,13 @@ def test_checkpoint_of_another_format(content):
         ({"decoder_layers": 2}, "the fairseq checkpoint must contain the weight 'decoder.layers.1."),
         ({"activation_fn": "glu"}, "activation_fn must be one of relu, .*, got 'glu'"),
         ({"encoder_attention_heads": None}, "encoder_attention_heads must be an integer from 1 to .*, got None"),
+        ({"decoder_attention_heads": None}, "decoder_attention_heads must be an integer from 1 to .*, got None"),
+        # Weights that contradict the options: fairseq would use one of two embeddings for both.
+        (SHARED, "share_all_embeddings must be off if encoder.embed_tokens.weight and decoder.* differ, got on"),
+        (
+            {"share_decoder_input_output_embed": True},
+            "share_decoder_input_output_embed must be off if decoder.embed_tokens.weight and decoder.output_.* differ",
+        ),
         ({"attention_dropout": torch.ones(2)}, "attention_dropout must be a plain value, got torch.Size"),
         ({"arch": "transformer_unidirectional"}, "arch must be one of transformer, "),  # has a causal encoder
         ({"arch": None, "_name": ["transformer"]}, "arch must be one of transformer, "),
@@ -51,6 +58,15 @@ def test_checkpoint_of_another_format(content):
 def test_unsupported_option_is_named(changes, message, content):
     vars(content["args"]).update(changes)
     with pytest.raises(ValueError, match=rf"^{message}[^\n]*\.$"):
+        from_fairseq(content)
+
+
+def test_final_norms_of_a_post_norm_model():
+    pre_norm = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+    content = checkpoint(**pre_norm)
+    for name in pre_norm:
+        delattr(content["args"], name)
+    with pytest.raises(ValueError, match=r"^encoder_normalize_before must be on for a model with encoder\.layer_norm"):
         from_fairseq(content)
 
 

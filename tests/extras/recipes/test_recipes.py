@@ -251,6 +251,21 @@ def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, ca
     assert "The result is the model of stage `" in card
 
 
+def test_a_distillation_needs_the_languages_of_the_training_set(folder, tmp_path):
+    languages = {
+        "source_lang": ["a"],
+        "target_lang": ["b"],
+        "validation_source_lang": ["b"],
+        "validation_target_lang": ["a"],
+    }
+    call_arguments = {**arguments(folder, tmp_path / "out", **OPTIONS), **validation(folder), **languages}
+    path = folder / "recipe.yaml"
+    with pytest.raises(
+        ValueError, match=r"must be those of the test set for the stage second, got \['a'\] and \['b'\]"
+    ):
+        RecipePlan(path, read_recipe(path), **call_arguments)
+
+
 def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [stage | {"when": None} for stage in STAGES]}))
     call_arguments = arguments(folder, tmp_path / "out") | OPTIONS
@@ -495,6 +510,18 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
             {"name": "a", "kind": "back_translate", "uses": "back", "beams": 4},
             "a must have options of back_translate, got beams.",
         ),
+        *(
+            ({"name": "a", "kind": "back_translate", "uses": "back", name: value}, f"got an error: {message}")
+            for name, value, message in (
+                ("repetition_penalty", -1.0, "generate() raised ValueError: `penalty` has to be a strictly positive"),
+                ("no_repeat_ngram_size", "2", "generate() raised TypeError: '>' not supported between"),
+                ("suppress_tokens", 1, "TypeError: 'int' object is not iterable"),
+                ("glossary", "words.tsv", "glossary must be a Glossary, got 'words.tsv'."),
+            )
+        ),
+        ({"name": "a", "on_invalid": "ignore"}, "on_invalid must be one of error, skip, got 'ignore'."),
+        ({"name": "a", "source_lang": "a"}, "a must not have arguments that the recipe sets, got source_lang."),
+        ({"name": "a", "train_weights": 2}, "a must not have arguments that the recipe sets, got train_weights."),
         (
             {"name": "a", "kind": "distill", "uses": "first", "teacher_num_beams": 0},
             "teacher_num_beams: must be a positive",
