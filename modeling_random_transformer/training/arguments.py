@@ -12,7 +12,8 @@ from ..base.streams import check_readable
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..data.lengths import LengthLimits
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
-from ..inputs_random_transformer import LanguageTags, check_positive
+from ..data.validation import ON_INVALID
+from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 DEFAULT_VOCAB_SIZE, DEFAULT_PRESET = 8000, "tiny"
@@ -124,6 +125,7 @@ class DataArguments:
         self._languages("train", count)
         for name, reason in unused_arguments(vars(self)).items():
             check_unset(self, name, reason)
+        check_choice(ON_INVALID, on_invalid=self.on_invalid)
         check_positive(
             buffer_pairs=self.buffer_pairs,
             max_source_length=self.max_source_length,

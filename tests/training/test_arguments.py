@@ -49,6 +49,7 @@ def test_reversed_arguments_exchange_source_and_target(corpus):
         ({"train_file": "missing.tsv"}, r"^train_file must be a file, got 'missing\.tsv'\."),
         ({"target_file": ["missing"] * 2}, r"^target_file must be a file, got 'missing'\."),
         ({"max_length_ratio": 0}, "max_length_ratio must be None or at least 1, got 0"),
+        ({"on_invalid": "ignore"}, "on_invalid must be one of error, skip, got 'ignore'"),
         ({"train_weights": [1]}, r"train_weights must be 2 positive integers, one per training corpus, got \[1\]\."),
         ({"train_weights": [1, 0.5]}, r"train_weights must be 2 positive integers, .*, got \[1, 0\.5\]\."),
         ({"source_lang": "a"}, "source_lang and target_lang must be given together"),

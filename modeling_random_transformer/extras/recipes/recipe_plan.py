@@ -18,7 +18,6 @@ from ...base.markdown import markdown_table
 from ...base.streams import STANDARD_STREAM
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...data.sources import ParallelText
-from ...data.validation import ON_INVALID
 from ...inference.translation import TranslationOptions, translate
 from ...inputs_random_transformer import check_choice, drop_none
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -112,8 +111,7 @@ class RecipePlan:
             if len({*codes}) > 1:  # corpora become one
                 raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
         for stage in self.stages:
-            data_args, _, _ = self.arguments_of(stage)
-            check_choice(ON_INVALID, on_invalid=data_args.on_invalid)
+            self.arguments_of(stage)
             if stage.kind != BACK_TRANSLATE and not call_on_main_process(self.path(stage.name).exists):
                 check_arguments(*self.new_training(stage))  # a stage that has begun checks them itself
             if stage.kind == DISTILL:
