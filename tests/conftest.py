@@ -116,15 +116,19 @@ def translator_folder(
 
 
 @pytest.fixture(scope="session")
-def quickstart_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder that all workers of pytest-xdist share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder  # each worker has a subfolder
+
+
+@pytest.fixture(scope="session")
+def quickstart_folder(common_folder: Path) -> Path:
     """The output folder of `python examples/quickstart.py`, which must not be changed: model, tokenizer, plots, `data`.
 
     The first worker of pytest-xdist that needs the model trains it, in a minute or two. The others wait for it.
     """
-    home = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        home = home.parent  # each worker has a subfolder
-    folder = home / "quickstart"
+    folder = common_folder / "quickstart"
     output = folder / "output.txt"  # what the command printed
     with FileLock(f"{folder}.lock"):
         if not output.exists():

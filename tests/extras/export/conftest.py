@@ -1,7 +1,5 @@
 """An export to ONNX, which takes half a minute, and one to CTranslate2 beside a saved model."""
 
-import os
-
 import pytest
 from filelock import FileLock
 
@@ -27,16 +25,13 @@ CONFIGS = {
 @pytest.fixture(
     scope="module", params=["post-norm", *(pytest.param(name, marks=pytest.mark.long) for name in [*CONFIGS][1:])]
 )
-def exported(request, tmp_path_factory):
+def exported(request, common_folder):
     """A model, its tokenizer, the exported model and its folder, which all workers of pytest-xdist share."""
     from modeling_random_transformer.extras.export.onnx_model import OnnxModel
 
     options = {"encoder_layers": 1, "decoder_layers": 2, **CONFIGS[request.param]}
     model, tokenizer = exportable(seed=1, **options)
-    home = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        home = home.parent  # each worker has a subfolder
-    folder = home / f"onnx_{request.param}"
+    folder = common_folder / f"onnx_{request.param}"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             export_model(model, tokenizer, folder, engine="onnx")
