@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -36,9 +37,11 @@ def test_the_command_loads_the_models_again_until_it_is_terminated(translator, t
     folder = tmp_path / "model"
     shutil.copytree(translator_folder, folder)
     command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0", "--access_log"]
-    with subprocess.Popen(
-        [*command, "--model", f"en:es={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command += ["--model", f"en:es={folder}"]
+    with ExitStack() as stack:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = stack.enter_context(subprocess.Popen(command, text=True, **pipes))
+        stack.callback(process.kill)  # also after an error, or the end of the block would wait
         port = int(process.stdout.readline().rpartition(":")[2])
         status, before, _ = ask(port, "the boy")
         assert status == 200

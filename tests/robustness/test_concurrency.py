@@ -49,7 +49,7 @@ def run_in_threads(work):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*texts were truncated")
-@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(1, marks=pytest.mark.long), 3])
 def test_calls_in_threads(model, tokenizer, batch_size):
     """Calls of `translate`, or of the pipeline with a batch size."""
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", batch_size=batch_size or 1)
