@@ -72,6 +72,7 @@ def compare_saved(
     languages: LanguageTags,
     device: torch.device,
     options: dict[str, Any],
+    bleu_tokenize: str | None = None,
 ) -> list[ModelScores]:
     """Translate a test set with saved models or ensembles.
 
@@ -83,6 +84,7 @@ def compare_saved(
         languages: languages of the test set, for models with language tags.
         device: where the models run.
         options: the options of `translate`.
+        bleu_tokenize: sacreBLEU's tokenizer; by default that of the target language.
     """
     sources, references = zip(*pairs, strict=True)
     rows = []
@@ -93,7 +95,8 @@ def compare_saved(
         start = time.perf_counter()
         texts = translate(sources, model, tokenizer, **search)
         seconds = time.perf_counter() - start
-        scores = score(texts, references)
+        language = languages.target or getattr(tokenizer, "tgt_lang", None)
+        scores = score(texts, references, language=language, tokenize=bleu_tokenize)
         row = ModelScores(
             name,
             dtype,
@@ -210,11 +213,16 @@ def export_and_compare(
             ("student", "int8", [folder / INT8]),
         ]
         pairs = [*pairs_of([test])]
-        rows = compare_saved(models, pairs, test.languages, args.device, search)
+        rows = compare_saved(models, pairs, test.languages, args.device, search, args.bleu_tokenize)
         return {"rows": [asdict(row) for row in rows]}
 
     teacher_weights = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
-    inputs = {"weights": [*teacher_weights, *student_weights], "test set": fingerprint([test]), **search}
+    inputs = {
+        "weights": [*teacher_weights, *student_weights],
+        "test set": fingerprint([test]),
+        "bleu_tokenize": args.bleu_tokenize,
+        **search,
+    }
     facts = job.run("comparison", inputs, compare_models, may_change=True)
     return [ModelScores(**row) for row in facts["rows"]]
 

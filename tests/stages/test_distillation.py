@@ -143,6 +143,16 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
     assert row.chrf == pytest.approx(100)
 
 
+@pytest.mark.parametrize(("target", "bleu_tokenize"), [("zh", None), (None, "zh")])
+def test_the_comparison_has_the_tokenizer_of_bleu_of_the_target_language(target, bleu_tokenize, tmp_path):
+    for part in (random_translator(), random_tokenizer()):
+        part.save_pretrained(tmp_path)
+    pairs, languages = [("the boy", "男孩读书")], LanguageTags(target and "en", target)
+    models = [("teacher", "float32", [tmp_path])]
+    [row] = distillation.compare_saved(models, pairs, languages, "cpu", {"num_beams": 1}, bleu_tokenize)
+    assert "tok:zh" in row.signature
+
+
 @pytest.mark.usefixtures("_reset_accelerate")
 def test_teacher_with_language_tags(tmp_path):
     write_corpus(tmp_path)

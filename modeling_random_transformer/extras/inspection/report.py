@@ -130,6 +130,7 @@ def make_report(
         ValueError: an argument is invalid, or a text is too long.
     """
     languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
+    language = languages.get("tgt_lang", getattr(tokenizer, "tgt_lang", None))
     is_calibrated = find_calibration(model, tokenizer, **languages) is not None
     examples = translated(test, model, tokenizer, progress=progress, confidence=is_calibrated, **options)
     unequal = [example for example in examples if example.candidate.translation != example.reference]
@@ -139,17 +140,17 @@ def make_report(
             example.attention = attention(model, tokenizer, example, options.get("src_lang"))
     report = Report(
         title=title,
-        scores=scores_of(examples),
-        groups={"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")},
+        scores=scores_of(examples, language),
+        groups={"length": grouped(examples, language, lambda example: len(words(example.source)), LENGTHS, "words")},
         problems=problems(examples, detector_of(model, tokenizer, **languages)),
         worst=worst,
         curves=curves(history),
     )
     if is_calibrated:
-        report.groups["share of the surest translations"] = surest(examples)
+        report.groups["share of the surest translations"] = surest(examples, language)
     if robustness:
         report.groups["disturbance of the sources"] = disturbed(
-            examples, model, tokenizer, progress=progress, **options
+            examples, language, model, tokenizer, progress=progress, **options
         )
     if training is not None:
         frequency = Counter(word for source, _ in pairs_of([training]) for word in words(source))
@@ -157,7 +158,7 @@ def make_report(
         def lowest_frequency(example: Example) -> int:
             return min((frequency[word] for word in words(example.source)), default=0)
 
-        report.groups["frequency of the rarest word"] = grouped(examples, lowest_frequency, FREQUENCIES)
+        report.groups["frequency of the rarest word"] = grouped(examples, language, lowest_frequency, FREQUENCIES)
         report.losses = highest_losses(training, model, tokenizer, progress=progress, **languages)
     return report
 
@@ -188,14 +189,18 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def scores_of(examples: Sequence[Example]) -> dict[str, dict[str, Any]]:
-    """The scores of the translations."""
+def scores_of(examples: Sequence[Example], language: str | None) -> dict[str, dict[str, Any]]:
+    """The scores of the translations into a language, which selects the tokenizer of BLEU."""
     translations = [example.candidate.translation for example in examples]
-    return score(translations, [example.reference for example in examples])
+    return score(translations, [example.reference for example in examples], language=language)
 
 
 def grouped(
-    examples: Iterable[Example], value: Callable[[Example], int], limits: Sequence[int], unit: str = ""
+    examples: Iterable[Example],
+    language: str | None,
+    value: Callable[[Example], int],
+    limits: Sequence[int],
+    unit: str = "",
 ) -> list[Group]:
     """The scores of the examples in each range of a value, up to each of the limits; empty groups are left out."""
     ranges: list[list[Example]] = [[] for _ in [*limits, None]]
@@ -205,31 +210,36 @@ def grouped(
     for index, members in enumerate(ranges):
         if members:
             name = f"{range_name(limits, index)} {unit}".strip()
-            groups.append(Group(name, len(members), values_of(scores_of(members))))
+            groups.append(Group(name, len(members), values_of(scores_of(members, language))))
     return groups
 
 
-def surest(examples: Iterable[Example]) -> list[Group]:
+def surest(examples: Iterable[Example], language: str | None) -> list[Group]:
     """The scores of the most confident shares of the examples. Examples without a confidence are omitted."""
     rated = [example for example in examples if example.candidate.confidence is not None]
     rated.sort(key=lambda example: example.candidate.confidence or 0.0, reverse=True)
     groups = []
     for share in SHARES:
         if members := rated[: round(share * len(rated))]:
-            groups.append(Group(f"{share:.0%}", len(members), values_of(scores_of(members))))
+            groups.append(Group(f"{share:.0%}", len(members), values_of(scores_of(members, language))))
     return groups
 
 
 def disturbed(
-    examples: Sequence[Example], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
+    examples: Sequence[Example],
+    language: str | None,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    **options: Any,
 ) -> list[Group]:
     """The scores of the translations, and of the translations of each disturbed test set."""
-    groups = [Group("none", len(examples), values_of(scores_of(examples)))]
+    groups = [Group("none", len(examples), values_of(scores_of(examples, language)))]
     pairs = [(example.source, example.reference) for example in examples]
     for name, changed in disturbances(pairs, tokenizer).items():
         sources, references = zip(*changed, strict=True)
         translations = translate(sources, model, tokenizer, **options)
-        groups.append(Group(name, len(changed), values_of(score(translations, references))))
+        scores = score(translations, references, language=language)
+        groups.append(Group(name, len(changed), values_of(scores)))
     return groups
 
 

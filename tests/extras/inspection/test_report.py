@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data.sources import ParallelText
 from modeling_random_transformer.extras.inspection.report import (
     FREQUENCIES,
@@ -90,6 +91,18 @@ def test_the_report_of_a_model_of_several_languages(tmp_path):
     corpus, options = write_pairs(tmp_path, "tsv", PAIRS), {"num_beams": 1, "src_lang": "en", "tgt_lang": "es"}
     report = make_report(model, tokenizer, corpus, progress=False, **options)
     assert {example.attention[1][0] for example in report.worst} == {"__en__"}
+    assert "tok:13a" in report.scores["bleu"]["signature"]
+
+
+def test_bleu_of_the_target_language(tmp_path):
+    tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, languages=["en", "zh"])
+    tokenizer.src_lang, tokenizer.tgt_lang = "en", "zh"
+    model = random_translator()
+    model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("zh")
+    corpus = write_pairs(tmp_path, "tsv", [("the boy", "男孩读书"), ("a book", "一本书")])
+    for options in ({}, {"src_lang": "en", "tgt_lang": "zh"}):
+        report = make_report(model, tokenizer, corpus, num_beams=1, progress=False, **options)
+        assert "tok:zh" in report.scores["bleu"]["signature"]
 
 
 def test_the_scores_of_disturbed_sources_if_requested(model, report, tmp_path):
@@ -128,7 +141,7 @@ def test_a_test_set_without_pairs_is_an_error(model, tmp_path):
 
 def test_groups_contain_every_pair_once():
     examples = [Example(i, "a", "b c", Candidate("b c" if i < 5 else "d"), 0.0) for i in range(200)]
-    groups = grouped(examples, lambda example: example.number, FREQUENCIES)
+    groups = grouped(examples, "en", lambda example: example.number, FREQUENCIES)
     assert [(group.name, group.size) for group in groups] == [
         ("0", 1), ("1 to 4", 4), ("5 to 19", 15), ("20 to 99", 80), ("over 99", 100)
     ]  # fmt: skip
