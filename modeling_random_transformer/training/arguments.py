@@ -402,11 +402,9 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     for corpus in corpora:
         file_or_dataset = Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus)
         names.append(f"{split} {corpus.direction or file_or_dataset}")
-    numbered = []
-    for position, name in enumerate(names):
-        number = names[:position].count(name) + 1
-        numbered.append(f"{name} {number}" if names.count(name) > 1 else name)
-    return numbered
+    if len({*names}) < len(names):
+        return [f"{name} {number}" for number, name in enumerate(names, start=1)]
+    return names
 
 
 def split_and_label(name: str) -> tuple[str, str]:

@@ -156,9 +156,11 @@ def test_invalid_model_arguments_raise(options, message):
 
 
 def test_names_of_several_sets_are_distinct(tmp_path):
-    for name in ("news", "talks"):
+    names = ("news", "talks", "news 2")
+    for name in names:
         (tmp_path / f"{name}.tsv").write_text("x\ty\n")
-    news, talks = (ParallelText(tmp_path / f"{name}.tsv") for name in ("news", "talks"))
+    news, talks, other_news = (ParallelText(tmp_path / f"{name}.tsv") for name in names)
     assert set_names("test", [news]) == ["test"]
     assert set_names("test", [news, talks]) == ["test news", "test talks"]
-    assert set_names("test", [news, talks, news]) == ["test news 1", "test talks", "test news 2"]
+    assert set_names("test", [news, talks, news]) == ["test news 1", "test talks 2", "test news 3"]
+    assert len({*set_names("test", [news, news, other_news])}) == 3
