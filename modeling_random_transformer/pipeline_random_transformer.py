@@ -193,16 +193,16 @@ class Seq2SeqPipeline(Pipeline):
         names = vars(self.defaults).keys() - {"generate_kwargs"}
         changes = drop_none(**{name: arguments.pop(name, None) for name in names})
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
-        for name in LENGTH_LIMITS:
+        for name in (*LENGTH_LIMITS, "generation_config"):
             if arguments.get(name) is None:
                 arguments.pop(name, None)
         replace_saved_limit(arguments)
         if "generation_config" not in arguments:  # otherwise it replaces all options of the pipeline
             arguments = {**self.defaults.generate_kwargs, **arguments}
-        options = replace(self.defaults, **changes, generate_kwargs=arguments)
-        if options.tgt_lang is not None:
-            arguments["forced_bos_token_id"] = language_id(self.tokenizer, options.tgt_lang)
-        return options
+        tgt_lang = changes.get("tgt_lang", self.defaults.tgt_lang)
+        if tgt_lang is not None:
+            arguments["forced_bos_token_id"] = language_id(self.tokenizer, tgt_lang)
+        return replace(self.defaults, **changes, generate_kwargs=arguments)
 
     def __call__(
         self,

@@ -113,6 +113,8 @@ class TestGeneration:
         hand = (model, tokenizer, TEXTS)
         assert texts_of(pipe(TEXTS)) == one_by_one(*hand, num_beams=3, **SHORT)
         assert texts_of(pipe(TEXTS, max_new_tokens=3)) == one_by_one(*hand, num_beams=3, max_new_tokens=3)
+        unset = dict.fromkeys(("generation_config", "max_length", "max_new_tokens"))
+        assert texts_of(pipe(TEXTS, **unset)) == one_by_one(*hand, num_beams=3, **SHORT)
         config = GenerationConfig(max_new_tokens=3)
         expected = one_by_one(*hand, generation_config=config)
         assert texts_of(pipe(TEXTS, generation_config=config)) == expected
