@@ -44,7 +44,7 @@ def settings(experiment: Experiment, seeds: Sequence[int]) -> str:
         "Data": _changed(data, (entry.name for entry in fields(data))),
         "Model": sizes | _changed(model, (entry.name for entry in fields(model))),
         training: {"seeds": list(seeds)} | _changed(args, recipe, always=(*length, *ALWAYS)),
-        "Evaluation": drop_none(**args.generate_kwargs),
+        "Evaluation": drop_none(**args.search_kwargs),
     }
     return "\n".join(f"- {name}: `{' '.join(map(_flag, values.items()))}`" for name, values in groups.items())
 

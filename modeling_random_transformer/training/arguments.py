@@ -263,12 +263,19 @@ FILE_ARGUMENTS = tuple(entry.name for entry in fields(DataArguments) if entry.na
 LANGUAGE_ARGUMENTS = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("lang"))
 
 
-def check_unset(arguments: Any, name: str, reason: str) -> None:
-    """Check that a field of a dataclass has its default or is empty, because another value has no effect."""
-    default = getattr(type(arguments), name, None)  # none if the installed transformers does not have the argument
-    value = getattr(arguments, name, default)
-    if value not in (default, []):
-        raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
+def check_unset(arguments: Any, names: str, reason: str) -> None:
+    """Check that fields of a dataclass have their defaults or are empty, because other values have no effect.
+
+    Args:
+        arguments: the dataclass.
+        names: one or more fields, separated by spaces.
+        reason: why they have no effect, for the message.
+    """
+    for name in names.split():
+        default = getattr(type(arguments), name, None)  # none if the installed transformers does not have the argument
+        value = getattr(arguments, name, default)
+        if value not in (default, []):
+            raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
 
 
 def unused_arguments(values: Mapping[str, Any]) -> dict[str, str]:
@@ -338,8 +345,7 @@ class ModelArguments:
         if self.model_name_or_path is None or self.lora_rank is not None:
             check_unset(self, "freeze", "without model_name_or_path, and with lora_rank")
         if self.lora_rank is None:
-            for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
-                check_unset(self, name, "without lora_rank")
+            check_unset(self, "lora_alpha lora_dropout lora_target_modules", "without lora_rank")
         if self.vocab_size is not None and self.vocab_size < MIN_VOCAB_SIZE:
             raise ValueError(
                 f"vocab_size must be at least {MIN_VOCAB_SIZE} (the special tokens and the 256 bytes), "

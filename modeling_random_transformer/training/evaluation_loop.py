@@ -171,7 +171,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
             if options.setdefault(name, value) != value:
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
         if "generation_config" not in options:
-            options = search_options(**drop_none(**self.args.generate_kwargs)) | options
+            options = search_options(**drop_none(**self.args.search_kwargs)) | options
         if options.keys().isdisjoint(LENGTH_LIMITS):
             options |= drop_none(max_length=self.args.generation_max_length)
         if options.keys().isdisjoint(LENGTH_LIMITS):

@@ -4,7 +4,6 @@ The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"`, `"search"` 
 compares its arguments and data with the record. Arguments that determine the result must be equal.
 """
 
-import json
 import os
 from dataclasses import MISSING, fields, is_dataclass
 from itertools import chain
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 from ..base.digests import file_digest, json_digest
 from ..base.files import files_in
-from ..base.jobs import Job, Stage
+from ..base.jobs import Job, Stage, as_read
 from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, TRAINING_RECORD
 from ..data.sources import Corpus
 from ..inference.confidence import CALIBRATIONS, Calibrations
@@ -124,7 +123,7 @@ UNCOMPARED_PREFIXES = (
 
 def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
     """Keyword arguments of `generate()` for the trained model, with the penalty and patience chosen in the record."""
-    search = args.generate_kwargs
+    search = args.search_kwargs
     if args.chooses_length_penalty:
         facts = job.stages[SEARCH_STAGE].facts
         search |= {name: facts[name] for name in ("length_penalty", "patience")}
@@ -233,7 +232,7 @@ def run_inputs(run: Run) -> dict[str, Any]:
         if saved is not None:
             values[name] = folder_digest(saved)
     # An argument that is missing in the record, and compared as None, has its default.
-    return json.loads(json.dumps({name: "None" if value is None else value for name, value in values.items()}))
+    return as_read({name: "None" if value is None else value for name, value in values.items()})
 
 
 def evaluation_selects_weights(args: TranslationTrainingArguments) -> bool:

@@ -222,7 +222,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         return torch.device("cpu") if device.type == "cpu" else device
 
     @property
-    def generate_kwargs(self) -> dict[str, Any]:
+    def search_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
 
         Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length
@@ -289,8 +289,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         if self.optim in ("sgd", "adagrad", "adafactor", "rmsprop"):  # without the hyperparameters of Adam
-            for name in ("adam_beta1", "adam_beta2", "adam_epsilon"):
-                check_unset(self, name, f"with optim={self.optim}")
+            check_unset(self, "adam_beta1 adam_beta2 adam_epsilon", f"with optim={self.optim}")
 
     def _check_steps(self) -> None:
         trains_epochs = self.max_steps == -1
@@ -311,8 +310,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_evaluation(self) -> None:
         if self.eval_strategy == "no":
-            for name in ("do_eval", "eval_delay"):
-                check_unset(self, name, "without eval_strategy")
+            check_unset(self, "do_eval eval_delay", "without eval_strategy")
             self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")

@@ -53,7 +53,7 @@ def scored(monkeypatch):
     calls = []
 
     def search_scores(trainer):
-        calls.append(trainer.args.generate_kwargs)
+        calls.append(trainer.args.search_kwargs)
         yield from (SHORT, GOOD, LONG)
 
     monkeypatch.setattr(search_choice, "search_scores", search_scores)
