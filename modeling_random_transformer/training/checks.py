@@ -1,4 +1,4 @@
-"""Checks that the arguments of a run fit together, before the corpus is read. There is one function per rule."""
+"""Checks that the arguments of a run fit together, before the corpus is read. Each rule has a function."""
 
 import shutil
 from collections import Counter
@@ -23,7 +23,7 @@ from ..inference.evaluation import make_scorers
 from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, DataArguments, ModelArguments, check_unset, set_names, split_and_label
-from .loss_check import check_loss_function
+from .loss_check import check_causality, check_loss_function
 from .model_init import freeze, load_initial
 from .run_record import check_output_dir
 from .training_arguments import TranslationTrainingArguments
@@ -43,7 +43,8 @@ def check_arguments(
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
     check_evaluation(data_args, args)
-    check_streaming(data_args, args)
+    if data_args.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
+        raise ValueError("max_steps, save_strategy and eval_strategy must count steps with streaming, got epochs.")
     check_bleu_tokenize(args)
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data_args, args)
@@ -65,6 +66,7 @@ def check_initial_model(
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
     check_loss_function(model)
+    check_causality()
     if model_args.lora_target_modules:
         check_adapted_modules(model, model_args.lora_targets)
     if model_args.freeze:
@@ -77,8 +79,8 @@ def check_initial_model(
         check_shards(config, args)
     if args.r_drop_alpha:
         check_dropout(config, model_args, args)
-    if args.augment:
-        check_augmented_positions(config)
+    if args.augment and config.position_embedding == "learned":  # augmented texts may be longer than the corpus's
+        raise ValueError("augment must be False for a model with learned positions, got True.")
 
 
 def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -91,20 +93,13 @@ def check_evaluation(data_args: DataArguments, args: TranslationTrainingArgument
     if args.chooses_length_penalty and not can_choose:
         raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
     if not (has_validation or data_args.has("test")):
-        for name in ("bleu_tokenize", "engine", "generation_max_length"):
-            check_unset(args, name, "without a validation or test set")
+        check_unset(args, "bleu_tokenize engine generation_max_length", "without a validation or test set")
 
 
 def check_bleu_tokenize(args: TranslationTrainingArguments) -> None:
     """Check that sacrebleu has the tokenizer."""
     if args.bleu_tokenize is not None:
         make_scorers("bleu", {"tokenize": args.bleu_tokenize})
-
-
-def check_streaming(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Check that a stream is not counted in epochs."""
-    if data_args.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
-        raise ValueError("max_steps, save_strategy and eval_strategy must count steps with streaming, got epochs.")
 
 
 def check_metric(best: str, data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -154,8 +149,7 @@ def check_compilation(args: TranslationTrainingArguments) -> None:
 def check_upload(args: TranslationTrainingArguments) -> None:
     """Check that a model that is uploaded has a license, and that other arguments of an upload have an upload."""
     if not args.push_to_hub:
-        for name in ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo"):
-            check_unset(args, name, "without push_to_hub")
+        check_unset(args, "hub_model_id hub_strategy hub_token hub_private_repo", "without push_to_hub")
     elif args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
 
@@ -235,12 +229,6 @@ def check_dropout(
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
-
-
-def check_augmented_positions(config: RandomTransformerConfig) -> None:
-    """Check that positions are not learned, since augmented texts may be longer than those of the corpus."""
-    if config.position_embedding == "learned":
-        raise ValueError("augment must be False for a model with learned positions, got True.")
 
 
 def check_languages_of_sets(

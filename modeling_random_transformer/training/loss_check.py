@@ -1,4 +1,4 @@
-"""Stops a run if its loss or weights are not finite, or if its model has another loss function."""
+"""Stops a run if its loss or weights are not finite, or if an edited model cannot be trained."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..ops_random_transformer import smoothed_cross_entropy
+from ..verification_random_transformer import difference
 
 ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 
@@ -90,6 +92,25 @@ def check_loss_function(model: Any) -> None:
         raise ValueError(
             f"loss_function of the model must be smoothed_cross_entropy, got {name}: training would ignore it. "
             "Select a loss of training in training_loss of modeling_random_transformer/training/methods/__init__.py."
+        )
+
+
+def check_causality() -> None:
+    """Check that a position of the target does not depend on later ones, which an edit of attention may cause.
+
+    SDPA gets no mask for the causal self-attention of a batch without padding, and reads `is_causal` instead. A model
+    that ignores it learns to copy the next token.
+
+    Raises:
+        ValueError: a position depends on a later one.
+    """
+    model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("blog"))
+    targets = torch.tensor([[6, 0, 1], [6, 0, 2]])
+    first, second = model(targets[:, :1], decoder_input_ids=targets).logits[:, :2]
+    if difference(first, second):
+        raise ValueError(
+            "attention of the decoder must hide later positions, but a position depends on a later one: set "
+            "_supports_sdpa = False in RandomTransformerPreTrainedModel, so that attention gets a causal mask."
         )
 
 

@@ -11,9 +11,16 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
-from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, modeling_random_transformer
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerPreTrainedModel
 from modeling_random_transformer.training import train_translation
-from modeling_random_transformer.training.loss_check import ADVICE, LossCheck, check_loss_function, check_weights
+from modeling_random_transformer.training.loss_check import (
+    ADVICE,
+    LossCheck,
+    check_causality,
+    check_loss_function,
+    check_weights,
+)
 from tests.helpers.models import tiny_model
 from tests.helpers.trainer import new_trainer
 from tests.helpers.training import parsed
@@ -82,6 +89,21 @@ def test_a_loss_of_the_model_that_training_would_ignore_is_an_error(tmp_path, co
     (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
     with pytest.raises(ValueError, match=message):  # before the corpus is read
         train_translation(*parsed(corpus, "out"))
+
+
+def test_attention_to_later_positions_is_an_error_before_the_corpus_is_read(corpus, monkeypatch):
+    """A formula in the place of SDPA, which ignores that a mask of `None` is causal there."""
+    check_causality()
+
+    def formula(attention_mask, **_):
+        return "eager", attention_mask
+
+    monkeypatch.setattr(modeling_random_transformer, "select_attention", formula)
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
+    with pytest.raises(ValueError, match="attention of the decoder must hide later positions, but a position depends"):
+        train_translation(*parsed(corpus, "out"))
+    monkeypatch.setattr(RandomTransformerPreTrainedModel, "_supports_sdpa", False)  # the advice of the message
+    check_causality()
 
 
 def test_the_loss_of_adapted_models_is_checked_and_that_of_other_models_is_not():
