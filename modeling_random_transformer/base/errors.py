@@ -36,9 +36,9 @@ def format_value(value: Any) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of the error's message, and the second after a colon; some libraries append advice and tables."""
-    first, *following = str(error).strip().splitlines() or [""]
+    first, *following = map(str.strip, str(error).strip().splitlines() or [""])
     if first.endswith(":") and following:
-        first = f"{first} {following[0].strip()}"
+        first = f"{first} {following[0]}"
     return printable(first, 500)
 
 

@@ -11,6 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import load_extra
+from ..base.errors import reraise_as_value_error
 from ..base.flags import split_values
 from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
@@ -152,8 +153,9 @@ class TranslationOptions:
         if self.seed is not None and self.mbr is None and not self.generate_kwargs.get("do_sample"):
             raise ValueError(f"seed must be None without do_sample or mbr, got {self.seed}.")
         config = GenerationConfig()
-        config.update(**self.search_kwargs)
-        config.validate(strict=True)
+        with reraise_as_value_error("options must be valid for generate()"):
+            config.update(**self.search_kwargs)
+            config.validate(strict=True)
 
     @property
     def uses_length_penalty(self) -> bool:
@@ -237,7 +239,7 @@ class BatchTranslator:
 
 
 def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:
-    """The candidates of a text in descending order of score, without excluded beams. Samples are not sorted."""
+    """The candidates of a text in descending order of score, if it has scores, without excluded beams."""
     candidates = [Candidate(answer["generated_text"], answer.get("score", 0.0), answer["tokens"]) for answer in answers]
     candidates.sort(key=lambda candidate: candidate.score, reverse=True)
     return [candidates[0], *(candidate for candidate in candidates[1:] if candidate.score > MAX_EXCLUDED_SCORE)]
@@ -389,11 +391,8 @@ def translate_stream(
     With `chunk_size=1`, each text is translated before the next is read. Arguments and errors are those of `translate`;
     arguments are checked immediately, texts when they are read.
     """
-    for name in ("n_best", "confidence"):
-        value = options.pop(name, None)
-        if is_set(value):
-            raise ValueError(f"{name} must be given to translate_n_best, got {value}.")
-    stream = translate_n_best(texts, model, tokenizer, n_best=None, **options)
+    check_options_unset(options, ("n_best", "confidence"), " (translate_n_best returns their results)")
+    stream = translate_n_best(texts, model, tokenizer, **{**options, "n_best": None})
     return (candidates[0].translation for candidates in stream)
 
 

@@ -64,7 +64,7 @@ def test_a_translation_begins_with_its_prefix(text, prefix, options, model, toke
     ("options", "message"),
     [
         ({"keep_source": True}, "keep_source must be False without min_confidence, got True"),
-        ({"confidence": True}, "confidence must be given to translate_n_best, got True"),
+        ({"confidence": True}, r"confidence must be unset \(translate_n_best returns .*\), got True"),
     ],
 )
 def test_options_without_effect_are_errors(options, message, model, tokenizer):
