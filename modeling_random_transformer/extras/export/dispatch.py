@@ -172,7 +172,7 @@ class CTranslate2Engine:
 
     def prepare(
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
-    ) -> "PreparedSearch":
+    ) -> PreparedSearch:
         """The search of a call of `generate()`. Calls with equal options share it."""
         call_config = {} if generation_config is None else vars(generation_config)
         request = [*map(comparable, (vars(model.generation_config), call_config, arguments))]

@@ -12,11 +12,11 @@ from ...base.files import StrPath, folder_size
 from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
-from ...inference.loading import load_translator
+from ...inference.loading import force_target_language, load_translator
 from ...inputs_random_transformer import (
     check_languages,
     drop_none,
-    language_id,
+    encode_texts,
     max_source_positions,
     source_limit,
     tokenizer_languages,
@@ -146,13 +146,13 @@ def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: st
     for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
         setattr(tokenizer, name, code)
     if tgt_lang is not None:
-        model.generation_config.forced_bos_token_id = language_id(tokenizer, tgt_lang)
+        force_target_language(model, tokenizer)
 
 
 def check_sentences(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
     """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
     prefix = getattr(model.config, "prefix", None) or ""
-    rows = tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]
+    rows = encode_texts(tokenizer, [prefix + text for text in sentences], verbose=False)["input_ids"]
     limit, _ = source_limit(tokenizer, max_source_positions(model), None)
     if engine != "onnx":  # the others have a table of positions
         limit = min(limit, table_positions(model.config))

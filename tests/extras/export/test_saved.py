@@ -83,6 +83,8 @@ def test_limits_on_lengths(kind, limit, folder, tmp_path, capsys):
         f"sentences must have at most {limit} tokens for ctranslate2, but sentence 2 has {limit + 1}."
     )
     assert not (tmp_path / "out").exists()
+    sentences.write_text("z" * (limit - 3) + "</s>\n")  # four tokens of plain text, not the end token
+    assert "but sentence 1 has" in error_of([folder, *options], capsys)
     if kind == "learned":
         sentences.write_text("the boy\n")
         assert cli.main(["export", *map(str, (folder, *options))]) == 0
