@@ -57,8 +57,7 @@ class AdviceCallback(TrainerCallback):
             show(copy_advice(self.data.texts["train"]))
             if len(self.data.texts) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
                 show(spelling_advice(self.data.texts))
-        show(length_advice(self.data.sets))
-        show(calibration_advice(self.data.sets))
+        show(evaluation_advice(self.data.sets))
         show(schedule_advice(args, model.config, state.max_steps))
 
 
@@ -96,8 +95,8 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
         yield from swapped_sets(data)
 
 
-def length_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
-    """Warn of each validation and test set with a huge text, which is neither skipped nor truncated."""
+def evaluation_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
+    """The warnings about the validation and test sets, whose texts are neither skipped nor truncated."""
     for name, rows in sets.items():
         if name == "train":
             continue
@@ -107,11 +106,6 @@ def length_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
                 f"Warning: the longest text of the {name} set has {longest:,} tokens, so that its translation takes "
                 "longer than that of many others. Remove it, or set generation_max_length."
             )
-
-
-def calibration_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
-    """Warn of each validation set that is too small to fit the confidence."""
-    for name, rows in sets.items():
         if split_and_label(name)[0] == "validation" and len(rows) < MIN_PAIRS:
             yield (
                 f"Warning: {len(rows):,} pairs of the {name} set are too few to calibrate the confidence of "

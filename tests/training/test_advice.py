@@ -10,10 +10,9 @@ from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.training import TranslationTrainingArguments
 from modeling_random_transformer.training.advice import (
     AdviceCallback,
-    calibration_advice,
     copy_advice,
     data_advice,
-    length_advice,
+    evaluation_advice,
     schedule_advice,
     spelling_advice,
 )
@@ -40,8 +39,8 @@ def prepared(pairs, length):
 
 def test_a_huge_text_of_a_set_that_is_translated():
     [usual], [huge] = (prepared(1, length).sets.values() for length in (1000, 1001))
-    assert list(length_advice({"train": huge, "validation": usual})) == []
-    [warning] = length_advice({"train": usual, "validation": usual, "test": huge})
+    assert list(evaluation_advice({"train": huge, "test news": usual})) == []
+    [warning] = evaluation_advice({"train": usual, "test news": usual, "test": huge})
     assert "the longest text of the test set has 1,001 tokens" in warning
 
 
@@ -177,7 +176,8 @@ def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
 
 
 def test_a_validation_set_that_is_too_small_for_a_calibration():
-    sets = {name: Dataset.from_dict({"labels": [[5]] * 99}) for name in ("train", "validation", "test")}
-    [line] = calibration_advice(sets)
+    [too_few] = prepared(99, 4).sets.values()
+    [line] = evaluation_advice(dict.fromkeys(("train", "validation", "test"), too_few))
     assert line.startswith("Warning: 99 pairs of the validation set are too few to calibrate the confidence")
-    assert not [*calibration_advice({"validation": Dataset.from_dict({"labels": [[5]] * 100})})]
+    [enough] = prepared(100, 4).sets.values()
+    assert not [*evaluation_advice({"validation": enough})]
