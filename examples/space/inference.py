@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -28,10 +29,10 @@ from modeling_random_transformer.extras.inspection.explorer import (
     render,
 )
 from modeling_random_transformer.extras.pairs.alignments import eager_attention
-from modeling_random_transformer.extras.wrappers.rating import doubtful_spans
+from modeling_random_transformer.extras.pairs.words import word_spans
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference.candidates import Candidate
-from modeling_random_transformer.inference.confidence import find_calibration
+from modeling_random_transformer.inference.confidence import UNDERLINED_BELOW, find_calibration
 from modeling_random_transformer.inference.translation import Translator as TextTranslator
 from modeling_random_transformer.inference.translation import length_penalty_of
 from modeling_random_transformer.inputs_random_transformer import (
@@ -310,6 +311,23 @@ def fields_of(candidate: Candidate) -> dict[str, Any]:
     if candidate.problems:
         fields["problems"] = candidate.problems
     return fields
+
+
+def doubtful_spans(candidate: Candidate) -> list[tuple[int, int]]:
+    """The spans of the doubtful words in a translation.
+
+    Words that it has beside those with a probability, such as placeholders and numbers, are not doubtful.
+    """
+    spans = word_spans(candidate.translation)
+    words = [candidate.translation[start:end] for start, end in spans]
+    rated = [word for word, _ in candidate.words]
+    doubtful = []
+    for block in SequenceMatcher(None, words, rated, autojunk=False).get_matching_blocks():
+        for offset in range(block.size):
+            _, probability = candidate.words[block.b + offset]
+            if probability < UNDERLINED_BELOW:
+                doubtful.append(spans[block.a + offset])
+    return doubtful
 
 
 @contextmanager

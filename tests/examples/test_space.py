@@ -20,7 +20,7 @@ import views
 import yaml
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from inference import Options, Translator
+from inference import Options, Translator, doubtful_spans
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -30,7 +30,6 @@ from transformers import pipeline
 from benchmarks.space import server
 from modeling_random_transformer.extras.inspection import intervene
 from modeling_random_transformer.extras.inspection.explorer import token_texts
-from modeling_random_transformer.extras.wrappers.rating import doubtful_spans
 from modeling_random_transformer.inference import Candidate, translate_n_best
 from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.inputs_random_transformer import longest_target

@@ -3,33 +3,14 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from typing import Any
 
 from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, PrefixedText, TranslateRows
-from ...inference.confidence import UNDERLINED_BELOW, Calibration, features_of
-from ..pairs.words import word_spans
+from ...inference.confidence import Calibration, features_of
 
 logger = logging.getLogger(__name__)
-
-
-def doubtful_spans(candidate: Candidate) -> list[tuple[int, int]]:
-    """The spans of the doubtful words in a translation.
-
-    Words that it has beside those with a probability, such as placeholders and numbers, are not doubtful.
-    """
-    spans = word_spans(candidate.translation)
-    words = [candidate.translation[start:end] for start, end in spans]
-    rated = [word for word, _ in candidate.words]
-    doubtful = []
-    for block in SequenceMatcher(None, words, rated, autojunk=False).get_matching_blocks():
-        for offset in range(block.size):
-            _, probability = candidate.words[block.b + offset]
-            if probability < UNDERLINED_BELOW:
-                doubtful.append(spans[block.a + offset])
-    return doubtful
 
 
 @dataclass(frozen=True)
