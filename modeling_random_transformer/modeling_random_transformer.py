@@ -291,6 +291,8 @@ def eager_attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for the other attention implementations.
 
+    By default, SDPA computes attention. `model.set_attn_implementation("eager")` selects this function.
+
     `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`. The
     mask, `[batch, 1, query_len, key_len]`, is boolean, or 0 for visible keys and the dtype's minimum for hidden ones.
     Returns outputs `[batch, query_len, heads, d_v]` and weights `[batch, heads, query_len, key_len]`.
@@ -477,8 +479,8 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         super().__init__(config)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
-        positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
-        self.embed_positions = positions(config) if positions else None
+        position_class = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
+        self.embed_positions = position_class(config) if position_class else None
         self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(layers)])
         # Pre-norm models usually have one more norm after the last layer.
         norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
@@ -951,8 +953,10 @@ def check_shape(name: str, tensor: Tensor, *shape: int | str) -> None:
     """Raise a ValueError for another shape of a tensor; a name in `shape` allows any size, but no length of 0."""
     matches = tensor.dim() == len(shape)
     for size, expected in zip(tensor.shape, shape, strict=False):
-        is_allowed = size == expected if isinstance(expected, int) else expected == "batch" or size > 0
-        matches = matches and is_allowed
+        if isinstance(expected, int):
+            matches = matches and size == expected
+        elif expected != "batch":
+            matches = matches and size > 0
     if not matches:
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
 

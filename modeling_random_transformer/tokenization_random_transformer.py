@@ -521,29 +521,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
     def _completed(self) -> "RandomTransformerTokenizer":
-        """This tokenizer, after its languages are checked, with the BPE model of `target_merges`."""
-        self._build_target_model()
-        self._check_languages()
-        return self
-
-    def _build_target_model(self) -> None:
-        """Build the BPE model of `target_merges`, if there are any. It has the vocabulary of the model of sources."""
-        merges = self.init_kwargs.get("target_merges")
-        if not merges:
-            return
-        model = self.backend_tokenizer.model
-        options = {}
-        for name in ("unk_token", "end_of_word_suffix"):
-            value = getattr(model, name)
-            if value is not None:
-                options[name] = value
-        ids = self.backend_tokenizer.get_vocab(with_added_tokens=False)
-        pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
-        self._source_model = model
-        self._target_model = models.BPE(ids, pairs, **options)
-
-    def _check_languages(self) -> None:
-        """Check the languages of the constructor, and set the template of sources."""
+        """This tokenizer, after its languages are checked, with the template of sources and the model of targets."""
         languages = self.init_kwargs.get("languages", [])
         if not isinstance(languages, list) or not all(
             isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
@@ -554,6 +532,23 @@ class RandomTransformerTokenizer(TokenizersBackend):
             code = self.init_kwargs.get(name)
             if code is not None:
                 setattr(self, name, code)  # the setters check them
+        merges = self.init_kwargs.get("target_merges")
+        if merges:
+            self._build_target_model(merges)
+        return self
+
+    def _build_target_model(self, merges: Sequence[str]) -> None:
+        """Build the BPE model of targets, which has the vocabulary of the model of sources."""
+        model = self.backend_tokenizer.model
+        options = {}
+        for name in ("unk_token", "end_of_word_suffix"):
+            value = getattr(model, name)
+            if value is not None:
+                options[name] = value
+        ids = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+        pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
+        self._source_model = model
+        self._target_model = models.BPE(ids, pairs, **options)
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":

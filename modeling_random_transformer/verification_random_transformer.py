@@ -86,7 +86,7 @@ class CacheVerification:
         self.recorded_step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
 
     @cached_property
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> Snapshot:
         """The snapshot of the model in this call."""
         return self.model.renewed_snapshot()
 
@@ -163,7 +163,7 @@ VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", 
 class VerifiedGenerationMixin(GenerationMixin):
     """transformers' `generate()`, whose first call for a model object verifies caches, masks, attention and a step."""
 
-    snapshot: "Snapshot | None" = None  # the state of the model at the last call, and what was verified
+    snapshot: Snapshot | None = None  # the state of the model at the last call, and what was verified
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`.
@@ -230,7 +230,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         verification = VERIFICATION.get()
         return verification if verification is not None and verification.model is self else None
 
-    def renewed_snapshot(self) -> "Snapshot":
+    def renewed_snapshot(self) -> Snapshot:
         """The snapshot of the model's current state."""
         self.snapshot = current_snapshot(self, self.snapshot)
         return self.snapshot

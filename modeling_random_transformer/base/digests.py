@@ -16,7 +16,7 @@ from .saved_files import SAVED_WEIGHTS
 
 # Fields of a configuration that do not affect the model. Private fields do not affect it either.
 PROVENANCE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version")
-# Options and parts of a tokenizer that determine the ids of a text.
+# Options and parts of a tokenizer that determine the ids of a text, apart from its vocabulary.
 TEXT_SETTINGS = (
     "keep_line_breaks",
     "keep_without_letters",
@@ -55,7 +55,9 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     configs = [model.config, model.generation_config]
     for member in getattr(model, "members", ()):  # an ensemble has several models
         configs.append(member.config)
-    described = [sorted(ids.items()), ids_of_empty_text, *_text_settings(tokenizer), *map(_settings, configs)]
+    text_settings = {**tokenizer.init_kwargs, **tokenizer_definition(tokenizer)}
+    described = [sorted(ids.items()), ids_of_empty_text, *map(text_settings.get, TEXT_SETTINGS)]
+    described += map(_settings, configs)
     described += _active_adapters(model)
     header = json.dumps(described, sort_keys=True, default=str)
     return tensors_digest(model.state_dict().items(), header)
@@ -74,11 +76,8 @@ def tensors_digest(tensors: Iterable[tuple[Any, Tensor]], header: str = "") -> s
 
 def _settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
-    settings = {}
-    for name, value in config.to_dict().items():
-        if name not in PROVENANCE and not name.startswith("_"):
-            settings[name] = value
-    return settings
+    settings = config.to_dict().items()
+    return {name: value for name, value in settings if name not in PROVENANCE and not name.startswith("_")}
 
 
 def _active_adapters(model: PreTrainedModel) -> list[Any]:
@@ -90,12 +89,6 @@ def _active_adapters(model: PreTrainedModel) -> list[Any]:
             is_disabled = getattr(module, "disable_adapters", None) is True
             adapters.append([name, active, is_disabled, getattr(module, "scaling", None)])
     return adapters
-
-
-def _text_settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """What determines the ids of texts apart from the vocabulary, such as the merges."""
-    settings = {**tokenizer.init_kwargs, **tokenizer_definition(tokenizer)}
-    return [settings.get(name) for name in TEXT_SETTINGS]
 
 
 def tokenizer_definition(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

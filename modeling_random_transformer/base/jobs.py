@@ -27,6 +27,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,9 @@ class Job:
                 work.
         """
 
-        def begin() -> None:
-            is_unfinished = name not in self.stages or not self.stages[name].is_finished
-            self.begin(name, inputs, restart=restart or is_unfinished, may_change=may_change, needs_files=needs_files)
-
-        self.update(begin)
+        is_finished = name in self.stages and self.stages[name].is_finished
+        options = {"restart": restart or not is_finished, "may_change": may_change, "needs_files": needs_files}
+        self.update(partial(self.begin, name, inputs, **options))
         stage = self.stages[name]
         if stage.is_finished:
             return stage.facts

@@ -158,11 +158,6 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         check_new_outputs(self.overwrite, output=self.output)
 
     @property
-    def beams(self) -> int:
-        """The number of beams: that of `num_beams`, or its default."""
-        return self.num_beams or (1 if self.sample else 4)
-
-    @property
     def is_document(self) -> bool:
         """Whether the input is a document."""
         return self.format != "text"
@@ -186,7 +181,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     def options(self) -> dict[str, Any]:
         """The options of `translate` and of `generate()`."""
         options = {
-            "num_beams": self.beams,
+            "num_beams": self.num_beams or (1 if self.sample else 4),
             "length_penalty": self.length_penalty,
             **self.text_options,
             "max_source_tokens": self.max_source_tokens,

@@ -73,11 +73,11 @@ def load_models(
             raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
     if len(loaded) > 1:
         model = load_extra("ensemble").EnsembleForSeq2SeqLM([member for member, _ in loaded])
-    limit_sources(model, tokenizer)
+    set_source_limit(model, tokenizer)
     return model.to(device), tokenizer
 
 
-def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def set_source_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Set the limit of a tokenizer that has none to the positions of the model, so that a huge line is an error."""
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
@@ -185,7 +185,7 @@ def check_generation_config(folder: Path) -> None:
             if not name.endswith("token_id") or value is None:
                 continue
             ids = value if isinstance(value, list) else [value]
-            if {type(token) for token in ids} != {int}:
+            if set(map(type, ids)) != {int}:
                 raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
 
 

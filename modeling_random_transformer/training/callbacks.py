@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: progress, resumption and the training time."""
+"""Callbacks of the trainer: progress, state and the training time."""
 
 import time
 from collections.abc import Sequence
@@ -59,8 +59,12 @@ def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[Pai
     return "\n".join(lines)
 
 
-class ResumptionCallback(TrainerCallback):
-    """Replaces the intervals of a resumed state by those of the arguments, sets the epoch, and checks checkpoints."""
+class TrainingStateCallback(TrainerCallback):
+    """Keeps what depends on the Trainer's state correct.
+
+    A resumed run has the intervals of its arguments, the order of the batches is that of the epoch, and a checkpoint is
+    complete.
+    """
 
     sampler: TokenBudgetSampler | None = None
 

@@ -24,7 +24,7 @@ from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate, check_pairs
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import decode_rows, score, target_language, translation_metrics
-from ..inference.loading import force_target_language, limit_sources, load_translator
+from ..inference.loading import force_target_language, load_translator, set_source_limit
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments, split_and_label
 from .callbacks import TimeCallback
@@ -123,7 +123,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
     check_lengths(data.sets, model.config)
     # The model is saved with both settings.
     force_target_language(model, data.tokenizer)
-    limit_sources(model, data.tokenizer)
+    set_source_limit(model, data.tokenizer)
     compute_metrics = None
     if args.predict_with_generate and run.evaluation_sets:
         compute_metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)

@@ -12,7 +12,6 @@ from ..base.errors import reraise_as_value_error
 from ..base.saved_files import TOKENIZER
 from ..data.sources import distinct_languages
 from ..data.tokenization import vocabulary_sample
-from ..inputs_random_transformer import drop_none
 from ..tokenization_random_transformer import RandomTransformerTokenizer, added_tokens
 from .checkpoints import save_atomically
 from .methods.augmentation import Augmentation
@@ -70,8 +69,8 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
-    languages = [{*corpus.languages.arguments.items()} for corpus in run.corpora["train"]]
-    defaults = dict(sorted(set.intersection(*languages)))
+    arguments_by_corpus = [{*corpus.languages.arguments.items()} for corpus in run.corpora["train"]]
+    defaults = dict(sorted(set.intersection(*arguments_by_corpus)))
     tokenizer = run.tokenizer
     if tokenizer is None:
         train_tokenizer(run, lines, defaults)
@@ -90,7 +89,9 @@ def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
         "languages": distinct_languages(corpora),
         "special_tokens": run.model_args.special_tokens or [],
     }
-    inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
+    inputs = {"training set": fingerprint(corpora), **options}
+    if run.args.augment:
+        inputs["augment"] = run.args.augment
 
     def train() -> None:
         sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)

@@ -28,7 +28,7 @@ from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
 from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
 from ..ops_random_transformer import IGNORE_INDEX
-from .callbacks import ResumptionCallback, ThroughputProgressCallback
+from .callbacks import ThroughputProgressCallback, TrainingStateCallback
 from .checkpoints import (
     check_checkpoints,
     checkpoint_folder,
@@ -113,8 +113,8 @@ class TranslationTrainer(EvaluatingTrainer):
         self.loss_check = LossCheck(self.processing_class)
         self.captured_passes: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
         self.reset_token_count()
-        self.resumption = ResumptionCallback()
-        self.add_callback(self.resumption)
+        self.state_callback = TrainingStateCallback()
+        self.add_callback(self.state_callback)
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
         # Replaces transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
@@ -152,7 +152,7 @@ class TranslationTrainer(EvaluatingTrainer):
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
             retokenized=retokenized,
         )
-        self.resumption.sampler = sampler
+        self.state_callback.sampler = sampler
         keeps_workers = self.args.dataloader_persistent_workers and retokenized is None
         return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 

@@ -158,19 +158,31 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
     for name, value in stored.items():
         if isinstance(value, Tensor):
             raise invalid(printable(str(name)), "a plain value", value.shape)
-    values = dict(stored)
-    options = dict(stored)
+    unconverted = dict(stored)
+    converted = dict(stored)
     for option in table:
         value = stored.get(option.name)
         if value is None and option.default is not REQUIRED:
             value = option.default
-        values[option.name] = options[option.name] = value
+        unconverted[option.name] = converted[option.name] = value
         if value is None and option.default is None:
             continue
         if not option.kind.accepts(value):
             raise invalid(option.name, option.kind.description, value)
-        options[option.name] = option.kind.convert(value)
-    for name, other in (same or {}).items():
+        converted[option.name] = option.kind.convert(value)
+    if same is not None:
+        check_same(unconverted, same)
+    return converted
+
+
+def check_same(values: Mapping[str, Any], same: Mapping[str, str]) -> None:
+    """Raise a `ValueError` if an option differs from another one, unless one of both is missing.
+
+    Args:
+        values: the options as they are in the checkpoint.
+        same: the names of options, with the names of the options that they must equal.
+    """
+    for name, other in same.items():
         value = values.get(name)
         expected = values.get(other)
         if value is None or expected is None:
@@ -178,7 +190,6 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
         # Only plain values are compared: comparing lists that contain themselves may never end.
         if not (isinstance(value, PLAIN) and value == expected):
             raise invalid(name, f"{other}={show(expected)}", value)
-    return options
 
 
 def flatten(options: Mapping[Any, Any], prefix: str = "") -> Options:
