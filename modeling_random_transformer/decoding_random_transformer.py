@@ -397,7 +397,7 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
-        if self.beams == 1:
+        if self.beams == 1:  # a search of the caller, which may reorder rows of different sources
             self.end_steps()
         target = self.self_attention_cache if self.step is None else self.step.cache
         target.reorder_cache(beam_idx)

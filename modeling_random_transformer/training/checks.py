@@ -7,9 +7,8 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from datasets import Dataset
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
+from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
@@ -18,9 +17,8 @@ from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, distinct_languages
-from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
-from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
+from ..inputs_random_transformer import check_choice, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, DataArguments, ModelArguments, check_unset, set_names, split_and_label
 from .loss_check import check_causality, check_loss_function
@@ -253,21 +251,3 @@ def check_languages_of_sets(
             f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), "
             f"got {unknown}."
         )
-
-
-def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
-    """Check before training that learned positions cover the longest text of every set.
-
-    Raises:
-        ValueError: a text is longer.
-    """
-    positions = max_target_positions(config)
-    if positions is None:
-        return
-    for split, tokens in sets.items():
-        longest = int(lengths_of(tokens).max())
-        if longest > positions:
-            raise ValueError(
-                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, "
-                f"got {positions}."
-            )

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..base.distributed import call_on_main_process
 from ..data.batches import padding_multiple
@@ -15,8 +15,9 @@ from ..data.lengths import NO_LIMITS
 from ..data.overlap import Counts, describe_overlap, shared_texts
 from ..data.sources import Corpus
 from ..data.streaming import CorpusMixture, TokenBudgetStream
-from ..data.tokenization import tokenize_pairs
+from ..data.tokenization import lengths_of, tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, validate
+from ..inputs_random_transformer import max_target_positions
 from .arguments import split_and_label
 from .run_state import Run
 from .tokenizer import prepare_tokenizer
@@ -179,3 +180,21 @@ def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
     for name, counts in overlap.items():
         logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
     return overlap
+
+
+def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
+    """Check before training that learned positions cover the longest text of every set.
+
+    Raises:
+        ValueError: a text is longer.
+    """
+    positions = max_target_positions(config)
+    if positions is None:
+        return
+    for split, tokens in sets.items():
+        longest = int(lengths_of(tokens).max())
+        if longest > positions:
+            raise ValueError(
+                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, "
+                f"got {positions}."
+            )

@@ -36,10 +36,10 @@ from .checkpoints import (
     save_atomically,
     state_of,
 )
-from .checks import check_arguments, check_languages_of_sets, check_lengths
+from .checks import check_arguments, check_languages_of_sets
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
-from .preparation import PreparedData, prepare_data
+from .preparation import PreparedData, check_lengths, prepare_data
 from .run_record import TRAINING_LOCK, begin_training, final_search, fingerprint
 from .run_state import Run, RunResult
 from .search_choice import choose_search, is_search_chosen

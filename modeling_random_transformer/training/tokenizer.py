@@ -93,7 +93,7 @@ def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     if run.args.augment:
         inputs["augment"] = run.args.augment
 
-    def train() -> None:
+    def train_and_save() -> None:
         sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
         if run.args.augment:  # otherwise, words in capitals would be split into letters
             augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
@@ -103,4 +103,4 @@ def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
             tokenizer.save_pretrained(temporary)
 
     # Inputs change only if nothing has been trained with the tokenizer.
-    run.job.run("tokenizer", inputs, train, [run.folder / TOKENIZER], may_change=True)
+    run.job.run("tokenizer", inputs, train_and_save, [run.folder / TOKENIZER], may_change=True)
