@@ -18,7 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, LogitsProcessor, LogitsProcessorList, Pipeline
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Pipeline,
+    PreTrainedTokenizerBase,
+)
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
@@ -46,7 +52,7 @@ from .inputs_random_transformer import (
     without_extra_spaces,
 )
 from .ops_random_transformer import trailing_true
-from .tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts
+from .tokenization_random_transformer import check_iterable_of_texts, has_letters, is_blank
 from .verification_random_transformer import generation_option, replace_saved_limit
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
@@ -172,8 +178,8 @@ class Seq2SeqPipeline(Pipeline):
         name = type(self.model).__name__
         if not (self.model.config.is_encoder_decoder and self.model.can_generate()):
             raise ValueError(f"model must be one of AutoModelForSeq2SeqLM, with encoder, decoder and head, got {name}.")
-        if self.tokenizer is None:
-            raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
+        if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+            raise ValueError(f"tokenizer must be a tokenizer of transformers, got {type(self.tokenizer).__name__}.")
         self.batch_size = 1 if batch_size is None else batch_size
         self.positions = max_source_positions(self.model)
         self.warns = True  # whether truncating a text gives a warning
@@ -213,8 +219,6 @@ class Seq2SeqPipeline(Pipeline):
         **arguments: Any,
     ) -> Any:
         """Generate from one text, several texts or a stream; see the class for arguments and errors."""
-        if not (isinstance(inputs, str) or is_iterable_of_texts(inputs)):
-            raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
         options = self.call_options(**arguments)
         batch_size = self.batch_size if batch_size is None else batch_size
         check_positive(batch_size=batch_size)
@@ -223,6 +227,7 @@ class Seq2SeqPipeline(Pipeline):
                 return self.ordered_answers([inputs], 1, options)[0]
             except TextError as error:
                 raise ValueError(error.reason) from None
+        check_iterable_of_texts("inputs", inputs)
         if isinstance(inputs, list | tuple):
             return self.ordered_answers(inputs, batch_size, options)
         if isinstance(options.target_prefix, list | tuple):
@@ -559,7 +564,13 @@ class ForcedPrefix(LogitsProcessor):
 
 
 def current_device(model: Any) -> torch.device | None:
-    """The `device` of a pipeline that does not move the model; `None` for a model that Accelerate has distributed."""
+    """The `device` of a pipeline that does not move the model; `None` for a model that Accelerate has distributed.
+
+    Raises:
+        ValueError: the argument is not a model, as in a call with its arguments in another order.
+    """
+    if not hasattr(model, "config"):
+        raise ValueError(f"model must be a model of transformers, got {type(model).__name__}.")
     return None if getattr(model, "hf_device_map", None) else model.device
 
 

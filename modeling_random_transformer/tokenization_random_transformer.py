@@ -180,8 +180,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         Raises:
             ValueError: an argument is invalid.
         """
-        if not is_iterable_of_texts(texts):
-            raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+        check_iterable_of_texts("texts", texts)
         _check_options(options)
         added = added_tokens(languages, special_tokens)
         _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
@@ -655,9 +654,16 @@ def has_letters(text: str) -> bool:
 
 
 def is_iterable_of_texts(value: Any) -> bool:
-    """Whether several texts can be read from a value. One text and a dictionary are no iterables of texts."""
+    """Whether several texts can be read from a value. One text, a dictionary and a table are no iterables of texts."""
     is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
-    return is_iterable and not isinstance(value, str | bytes | Mapping)
+    is_table = hasattr(value, "columns")  # iterates over the names of its columns, as a dictionary does over its keys
+    return is_iterable and not is_table and not isinstance(value, str | bytes | Mapping)
+
+
+def check_iterable_of_texts(name: str, value: Any) -> None:
+    """Raise a `ValueError` for an argument from which several texts cannot be read."""
+    if not is_iterable_of_texts(value):
+        raise ValueError(f"{name} must be an iterable of strings, got one {type(value).__name__}.")
 
 
 def is_blank(text: str) -> bool:

@@ -431,9 +431,9 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("inputs", "message"),
         [
-            (None, "inputs must be a string or an iterable of strings, got None"),
-            (b"text", "inputs must be a string or an iterable of strings, got b'text'"),
-            ({"text": "text"}, r"inputs must be a string or an iterable of strings, got \{"),
+            (None, "inputs must be an iterable of strings, got one NoneType"),
+            (b"text", "inputs must be an iterable of strings, got one bytes"),
+            ({"text": "text"}, "inputs must be an iterable of strings, got one dict"),
             ("", r"^texts must not be blank, got ''"),
             ("\u200b\ufeff", r"^texts must not be blank, got '"),
             (["a", "\ud800"], "index 1: texts must be Unicode"),
@@ -486,7 +486,7 @@ class TestErrors:
         for model in (gpt, RandomTransformerModel(tiny_config())):
             with pytest.raises(ValueError, match=f"model must be .*got {type(model).__name__}"):
                 Seq2SeqPipeline(model, tokenizer)
-        with pytest.raises(ValueError, match="tokenizer must be"):
+        with pytest.raises(ValueError, match=r"^tokenizer must be a tokenizer of transformers, got NoneType\.$"):
             Seq2SeqPipeline(own_pipe.model)
 
 

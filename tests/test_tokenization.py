@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import DataFrame
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import AutoTokenizer
 
@@ -262,6 +263,7 @@ def test_names_of_tokens_are_not_added(tokenizer, text):
     [
         ({"texts": "one string"}, "texts must be an iterable of strings, got one str"),
         ({"texts": {"text": ["a"]}}, "texts must be an iterable of strings, got one dict"),
+        ({"texts": DataFrame({"text": ["a"]})}, "texts must be an iterable of strings, got one DataFrame"),
         ({"texts": 5}, "texts must be an iterable of strings, got one int"),
         ({"texts": ["a", 7]}, "texts must contain only strings, got int at index 1"),
         ({"vocab_size": 259}, "vocab_size must be an integer of at least 260 .* got 259"),

@@ -18,6 +18,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from ..base.errors import first_line, reraise_as_value_error
 from ..base.languages import without_region
 from ..inputs_random_transformer import Ids, check_choice, decode_ids, drop_none, language_id, tokenizer_languages
+from ..tokenization_random_transformer import check_iterable_of_texts
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {
@@ -241,9 +242,8 @@ def to_text_lists(predictions: Any, references: Any) -> tuple[list[str], list[li
     Raises:
         ValueError: an element is not a string, there are no predictions, or a prediction has no reference.
     """
-    for name, texts in (("predictions", predictions), ("references", references)):
-        if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise ValueError(f"{name} must be a list of strings, got {texts!r}.")
+    check_iterable_of_texts("predictions", predictions)
+    check_iterable_of_texts("references", references)
     predictions = list(predictions)
     references = [[texts] if isinstance(texts, str) or texts is None else list(texts) for texts in references]
     for text in chain(predictions, *references):

@@ -27,7 +27,7 @@ from ..inputs_random_transformer import (
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
-from ..tokenization_random_transformer import is_blank, is_iterable_of_texts
+from ..tokenization_random_transformer import check_iterable_of_texts, is_blank
 from ..verification_random_transformer import generation_option
 from .candidates import Candidate, PrefixedText, TranslateRows
 
@@ -278,6 +278,7 @@ class Translator:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any):
+        device = current_device(model)
         self.options = TranslationOptions.from_kwargs(**options)
         if self.options.length_penalty is None and self.options.uses_length_penalty:
             self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
@@ -288,7 +289,7 @@ class Translator:
         self.pipe = Seq2SeqPipeline(
             model,
             tokenizer,
-            device=current_device(model),
+            device=device,
             max_batch_tokens=self.options.max_batch_tokens * getattr(engine, "batches", 1),
             max_source_tokens=self.options.max_source_tokens,
             max_new_tokens=self.options.max_new_tokens,
@@ -323,9 +324,9 @@ class Translator:
             ValueError: the texts or the prefixes are one string, or not iterable; or, while texts are translated, a
                 text or a prefix is invalid.
         """
-        for name, rows in {"texts": texts, "prefixes": [] if prefixes is None else prefixes}.items():
-            if not is_iterable_of_texts(rows):
-                raise ValueError(f"{name} must be an iterable of strings, got one {type(rows).__name__}.")
+        check_iterable_of_texts("texts", texts)
+        if prefixes is not None:
+            check_iterable_of_texts("prefixes", prefixes)
         prefixed = with_prefixes(texts, prefixes)
         return process_stream(prefixed, self.translate_rows, chunk_size, progress, length_hint(texts))
 

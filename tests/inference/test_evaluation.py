@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import sacrebleu
+from pandas import DataFrame
 from transformers import DataCollatorForSeq2Seq, EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from modeling_random_transformer import RandomTransformerTokenizer
@@ -109,7 +110,9 @@ INVALID_TEXTS = [
     (["a", "b", "c"], ["a", "b"], "got 3 predictions and 2 with references"),
     ([], [], "at least one prediction.*, got 0"),
     (["a", "b"], ["a", []], "at least one reference for each, got 2 predictions and 1"),
-    (["a", "b", "c"], "abc", "references must be a list of strings, got 'abc'"),
+    (["a", "b", "c"], "abc", "references must be an iterable of strings, got one str"),
+    ({"a": "b"}, ["a"], "predictions must be an iterable of strings, got one dict"),
+    (["a"], DataFrame({"a": ["a"]}), "references must be an iterable of strings, got one DataFrame"),
     (["a", "b"], [["a"], ["b", 7]], "must be strings, got 7"),
 ]
 

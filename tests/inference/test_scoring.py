@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_random_transformer.inference import score_pairs
+from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inference.scoring import PairModel
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.foreign import foreign_model
@@ -139,3 +139,14 @@ def test_long_texts_are_errors_without_truncation(model):
             list(score_pairs(model, limited, [pair]))
     [score] = score_pairs(model, limited, [(long, long)], truncation=True)
     assert score.tokens == 10
+
+
+def test_arguments_in_the_order_of_another_function(model, tokenizer):
+    """`translate` takes the texts first, `score_pairs` the model."""
+    message = r"^model must be a model of transformers, got list\.$"
+    with pytest.raises(ValueError, match=message):
+        score_pairs([("a", "b")], model, tokenizer)
+    with pytest.raises(ValueError, match=r"^tokenizer must be a tokenizer of transformers, got list\.$"):
+        score_pairs(model, [("a", "b")], tokenizer)
+    with pytest.raises(ValueError, match=message):
+        translate(model, ["a"], tokenizer)

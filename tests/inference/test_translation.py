@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import DataFrame
 from transformers import GenerationConfig
 
 from modeling_random_transformer import inputs_random_transformer as inputs_module
@@ -192,10 +193,11 @@ def test_invalid_option_is_an_error_before_the_first_text(model, tokenizer, opti
     [
         ("one text", "texts must be an iterable of strings, got one str"),
         ({"one": "text"}, "texts must be an iterable of strings, got one dict"),
+        (DataFrame({"en": ["one"]}), "texts must be an iterable of strings, got one DataFrame"),
         (["one", 2], "index 1: texts must be strings, got 2."),
         (["a", "b", "c", "\ud800"], "index 3: texts must be Unicode, got"),
     ],
-    ids=["a string", "a dictionary", "an integer", "half a character"],
+    ids=["a string", "a dictionary", "a table", "an integer", "half a character"],
 )
 def test_invalid_text(model, tokenizer, texts, message):
     with pytest.raises(ValueError, match=message):

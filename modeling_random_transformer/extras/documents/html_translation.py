@@ -9,7 +9,7 @@ from ...base.progress import process_stream
 from ...data.sources import Pair
 from ...inference.translation import Translator, check_options_unset, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_string
-from ...tokenization_random_transformer import is_iterable_of_texts
+from ...tokenization_random_transformer import check_iterable_of_texts
 from ..pairs.alignments import Links
 from ..pairs.placement import Unit, align_units, linked_units
 from ..wrappers.sentences import SentenceSplitter, SplitText
@@ -46,8 +46,7 @@ def translate_html(
             installed.
     """
     check_options_unset(options, ("n_best", "confidence", "min_confidence"), " for documents")
-    if not is_iterable_of_texts(documents):
-        raise ValueError(f"documents must be an iterable of strings, got one {type(documents).__name__}.")
+    check_iterable_of_texts("documents", documents)
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))
     parsed = [parse_document(document, index) for index, document in enumerate(documents)]

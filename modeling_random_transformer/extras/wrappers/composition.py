@@ -15,7 +15,7 @@ from .cases import CaseTranslator
 from .copying import CopyingTranslator
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import MbrTranslator
-from .problems import DIGITS, Detector, detector_of
+from .problems import COPIED_NUMBER, Detector, detector_of
 from .rating import RatingTranslator, SelectingTranslator
 from .repair import (
     CLAUSE_TOKENS,
@@ -127,8 +127,8 @@ class Composition:
     def repaired(self, translate_rows: TranslateRows) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
         splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, self.source_language, reports_cuts=False)
-        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, DIGITS)
-        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, DIGITS)
+        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, COPIED_NUMBER)
+        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, COPIED_NUMBER)
         remedies: list[TranslateRows] = [
             self.search(HYPOTHESES),
             without_numbers,

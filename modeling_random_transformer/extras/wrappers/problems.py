@@ -27,8 +27,12 @@ NUMBERS = "without a number of the source"
 PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT, NUMBERS)
 
 RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
-# A number of at least two digits, for which other languages have no word as often as for one digit
-DIGITS = re.compile(r"(?<![^\W_])\d(?:[.,:/]?\d)+(?![^\W_])")
+SEPARATOR = r"[.,:/'\u2019\u066b\u066c]"  # between digits, also in Switzerland and in Arabic
+SPACED_GROUPS = r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)"
+NUMBER = re.compile(rf"{SPACED_GROUPS}(?:{SEPARATOR}\d+)*|\d(?:{SEPARATOR}?\d)+")
+# A number of at least two digits without letters, for which other languages have no word as often as for one digit
+COPIED_NUMBER = re.compile(rf"(?<![^\W_])(?:{NUMBER.pattern})(?![^\W_])")
+DIGITS = re.compile(r"\d+")
 NGRAM, REPETITIONS = 4, 3  # this many equal n-grams of words are a loop
 EQUAL_WORDS, WORDS_PER_EQUAL = 4, 3  # this many equal words are a loop, if they are at least one in three
 COPIED_WORDS = 4  # fewer may be a name
@@ -70,7 +74,7 @@ class Detector:
             problems.append(LENGTH)
         if self.scripts and not self.has_script(translation):
             problems.append(SCRIPT)
-        if numbers(source) - numbers(translation):
+        if lacks_number(source, translation):
             problems.append(NUMBERS)
         return problems
 
@@ -127,10 +131,21 @@ def max_repetitions(words: Sequence[str], length: int) -> int:
     return max(ngrams.values(), default=0)
 
 
-def numbers(text: str) -> Counter[str]:
-    """How often a text has each number, by its digits: 1,000.5 is 1.000,5 in other languages."""
+def lacks_number(source: str, translation: str) -> bool:
+    """Whether a translation lacks a number of its source.
+
+    A number has the same digits in other notations, such as 1,000.5, 1.000,5 and 1 000,5. Or all its parts are in the
+    translation, as those of 14:30 are in "14h30", and those of 2020-01-15 in "15/01/2020".
+    """
+    copied = COPIED_NUMBER.findall(source)
+    lacking_parts = numbers(DIGITS.findall(" ".join(copied))) - numbers(DIGITS.findall(translation))
+    return bool(lacking_parts and numbers(copied) - numbers(NUMBER.findall(translation)))
+
+
+def numbers(texts: Sequence[str]) -> Counter[str]:
+    """How often each number occurs among texts, by its digits, which may be of any script."""
     counts: Counter[str] = Counter()
-    for number in DIGITS.findall(text):
+    for number in texts:
         digits = [str(int(digit)) for digit in number if digit.isdecimal()]
         counts["".join(digits)] += 1
     return counts

@@ -4,7 +4,7 @@ import pytest
 
 from modeling_random_transformer.extras.pairs import placement
 from modeling_random_transformer.extras.pairs.placement import unit_spans
-from modeling_random_transformer.extras.wrappers.problems import DIGITS
+from modeling_random_transformer.extras.wrappers.problems import COPIED_NUMBER
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 
 
@@ -60,7 +60,7 @@ def test_the_space_of_a_placeholder_is_before_it_unless_a_word_follows(translati
 
 
 def test_copied_parts_before_punctuation_keep_their_order():
-    protected = placement.protect("see 12 34.", DIGITS)
+    protected = placement.protect("see 12 34.", COPIED_NUMBER)
     assert protected.text == "see."
     assert protected.restore("ve.", [(0, 0), (1, 1)]) == "ve 12 34."
 

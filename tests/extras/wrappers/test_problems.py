@@ -2,7 +2,16 @@
 
 import pytest
 
-from modeling_random_transformer.extras.wrappers.problems import COPY, EMPTY, LENGTH, LOOP, SCRIPT, UNFINISHED, Detector
+from modeling_random_transformer.extras.wrappers.problems import (
+    COPY,
+    EMPTY,
+    LENGTH,
+    LOOP,
+    NUMBERS,
+    SCRIPT,
+    UNFINISHED,
+    Detector,
+)
 from modeling_random_transformer.extras.wrappers.problems import detector_of as make_detector
 from modeling_random_transformer.inference import Candidate
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
@@ -40,6 +49,44 @@ LONG = "the boy reads an old book about two red apples in the garden of the hous
 )
 def test_each_problem(source, translation, problems):
     assert DETECT(source, Candidate(translation, tokens=["a", "</s>"])) == problems
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "10 000",
+        "10\u00a0000",
+        "10\u2009000",
+        "10\u202f000",
+        "10.000",
+        "10'000",
+        "10\u2019000",
+        "\u0661\u0660\u066c\u0660\u0660\u0660",
+    ],
+    ids=ascii,
+)
+def test_a_number_is_the_same_in_the_notation_of_another_language(number):
+    for source, translation in ((number, "10,000"), ("10,000", number)):
+        candidate = Candidate(f"eine Stadt mit {translation} Menschen", tokens=["</s>"])
+        assert DETECT(f"a city of {source} people", candidate) == []
+    for translation in ("10", "", f"{number}0"):
+        candidate = Candidate(f"eine Stadt mit {translation} Menschen", tokens=["</s>"])
+        assert DETECT(f"a city of {number} people", candidate) == [NUMBERS]
+
+
+@pytest.mark.parametrize(
+    ("source", "translation"),
+    [
+        ("it was 100 200", "es waren 100, 200"),
+        ("at 14:30", "à 14h30"),
+        ("on 2020-01-15", "am 15.01.2020"),
+        ("22. Mai", "May 22nd"),
+        ("Im Jahr 1990", "The 1990s"),
+        ("the year 2020", "2020年"),
+    ],
+)
+def test_numbers_in_another_form_are_not_missing(source, translation):
+    assert DETECT(source, Candidate(translation, tokens=["</s>"])) in ([], [SCRIPT])
 
 
 def test_a_translation_without_an_end():
