@@ -6,11 +6,12 @@ significant, run `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs 
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, zip_longest
 from typing import Any
+from unicodedata import is_normalized
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
@@ -211,7 +212,7 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
     # sacrebleu's command line strips the end of every line, but not all of its metrics do.
     predictions = [text.rstrip() for text in predictions]
     references = [[text.rstrip() for text in texts] for texts in references]
-    check_spaces(scorer, references)
+    warn_of_characters(scorer, "\n".join(predictions), "\n".join(chain.from_iterable(references)))
     # sacrebleu takes the first references of all predictions, then the second ones, …, and `None` for a missing one.
     streams = [list(stream) for stream in zip_longest(*references)]
     result = scorer.corpus_score(predictions, streams)
@@ -223,12 +224,17 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
     }
 
 
-def check_spaces(scorer: Any, references: Iterable[Iterable[str]]) -> None:
-    """Warn if BLEU separates words by spaces in texts of scripts without them."""
+def warn_of_characters(scorer: Any, predictions: str, references: str) -> None:
+    """Warn if only one side has decomposed characters, or if BLEU separates words by spaces in scripts without them."""
+    if is_normalized("NFC", predictions) != is_normalized("NFC", references):
+        warnings.warn(
+            "Either the predictions or the references have decomposed characters, which do not equal composed ones: "
+            "convert both to one Unicode form, such as NFC.",
+            stacklevel=2,
+        )
     if getattr(scorer, "tokenizer_signature", None) not in ("13a", "intl"):
         return
-    text = "".join(chain.from_iterable(references))
-    if 2 * len(UNSPACED.findall(text)) > len("".join(text.split())):
+    if 2 * len(UNSPACED.findall(references)) > len("".join(references.split())):
         warnings.warn(
             "BLEU needs the target language or a tokenizer, such as 'zh': most characters of the references are of "
             "scripts without spaces between words.",

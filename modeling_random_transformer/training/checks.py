@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
-from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
@@ -85,7 +84,7 @@ def check_evaluation(data_args: DataArguments, args: TranslationTrainingArgument
     """Check that evaluation has a validation set, and that arguments of evaluation have a set that is translated."""
     has_validation = data_args.has("validation")
     if args.eval_strategy != "no" and not has_validation:
-        strategy = IntervalStrategy(args.eval_strategy).value
+        strategy = args.eval_strategy.value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
     can_choose = has_validation and args.predict_with_generate and not args.prediction_loss_only
     if args.chooses_length_penalty and not can_choose:

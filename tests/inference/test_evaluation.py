@@ -89,6 +89,17 @@ def test_a_warning_names_texts_without_spaces(texts, options, warns):
     assert ["without spaces between words" in str(warning.message) for warning in caught] == [True] * warns
 
 
+def test_a_warning_names_decomposed_characters_of_one_side():
+    composed, decomposed = "\u00e9t\u00e9", "e\u0301te\u0301"
+    for predictions, references in ((composed, decomposed), (decomposed, composed)):
+        with pytest.warns(UserWarning, match="Either the predictions or the references have decomposed characters"):
+            score([predictions, "a"], [references, "a"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score([composed, "\u0301"], [composed, "\u0301"])
+        score([decomposed], [decomposed])
+
+
 @pytest.mark.parametrize("tagged", [True, False])
 def test_metrics_in_training_use_the_language_of_the_labels(tagged):
     languages = {"languages": ["zh", "en"]} if tagged else {}
