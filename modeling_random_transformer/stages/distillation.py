@@ -72,7 +72,7 @@ def compare_saved(
     languages: LanguageTags,
     device: torch.device,
     options: dict[str, Any],
-    bleu_tokenize: str | None = None,
+    bleu_tokenize: str | None,
 ) -> list[ModelScores]:
     """Translate a test set with saved models or ensembles.
 

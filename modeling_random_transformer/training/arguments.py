@@ -409,7 +409,7 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
         file_or_dataset = Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus)
         names.append(f"{split} {corpus.direction or file_or_dataset}")
     if len({*names}) < len(names):
-        return [f"{name} {number}" for number, name in enumerate(names, start=1)]
+        return [f"{name} {number}" for number, name in enumerate(names, 1)]
     return names
 
 

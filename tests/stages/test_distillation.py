@@ -139,7 +139,7 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
     pairs, models = list(zip(texts, references, strict=True)), [("teacher", "float32", [tmp_path])]
-    [row] = distillation.compare_saved(models, pairs, LanguageTags(), model.device, {"num_beams": 1})
+    [row] = distillation.compare_saved(models, pairs, LanguageTags(), model.device, {"num_beams": 1}, None)
     assert row.chrf == pytest.approx(100)
 
 
