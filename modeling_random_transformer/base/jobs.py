@@ -148,9 +148,9 @@ class Job:
                 work.
         """
 
-        is_finished = name in self.stages and self.stages[name].is_finished
-        options = {"restart": restart or not is_finished, "may_change": may_change, "needs_files": needs_files}
-        self.update(partial(self.begin, name, inputs, **options))
+        restart = restart or name not in self.stages or not self.stages[name].is_finished
+        begin = partial(self.begin, name, inputs, restart=restart, may_change=may_change, needs_files=needs_files)
+        self.update(begin)
         stage = self.stages[name]
         if stage.is_finished:
             return stage.facts
