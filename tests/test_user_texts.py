@@ -75,7 +75,7 @@ def test_scores_and_alignments(model, tokenizer):
 @pytest.mark.parametrize("words", [False, True])
 def test_special_tokens_in_training_pairs_are_text(words, tokenizer):
     rows = Dataset.from_list([{"line": i, "source": text, "target": f"x{text}"} for i, text in enumerate(TEXTS)])
-    tokens, _ = tokenize_pairs(rows, tokenizer, words=words)
+    tokens, _ = tokenize_pairs(rows, tokenizer, with_words=words)
     for row, text in zip(tokens, TEXTS, strict=True):
         assert row["input_ids"] == ids_as_text(tokenizer, text)
         assert row["labels"] == ids_as_text(tokenizer, f"x{text}")

@@ -35,7 +35,7 @@ class RetokenizedPairs(Dataset):
     lengths determine the order of the batches.
 
     Args:
-        tokens: the result of `tokenize_pairs` with `words=True`.
+        tokens: the result of `tokenize_pairs` with `with_words=True`.
         retokenizer: `BPEDropout` or `Augmentation`, which computes the tokens.
         seed: determines the tokens.
 
@@ -49,7 +49,7 @@ class RetokenizedPairs(Dataset):
         if not {*required} <= {*columns}:
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
-                f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
+                f"(tokenize_pairs, with_words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
             )
         self.tokens = tokens.select_columns(required)
         self.retokenizer = retokenizer

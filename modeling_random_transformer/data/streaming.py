@@ -235,7 +235,7 @@ class _Chunks(IterableDataset):
 
     def _tokenized(self, lines: list[ParallelLine], languages: LanguageTags) -> Iterator[TokenizedPair]:
         texts = {side: [getattr(line, side) for line in lines] for side in SIDES}
-        columns = tokenize_batch(texts, self.tokenizer, languages, words=self.retokenizer is not None)
+        columns = tokenize_batch(texts, self.tokenizer, languages, with_words=self.retokenizer is not None)
         columns["line"] = [line.number for line in lines]
         if self.retokenizer is not None:
             seeds = [(*self.seed, number) for number in columns["line"]]

@@ -35,7 +35,7 @@ def tokenize_pairs(
     languages: LanguageTags = NO_LANGUAGES,
     num_proc: int | None = None,
     name: str = "pairs",
-    words: bool = False,
+    with_words: bool = False,
 ) -> "tuple[Dataset, ValidationReport]":
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
@@ -46,7 +46,7 @@ def tokenize_pairs(
         languages: the languages of the pairs, for a tokenizer with language tags.
         num_proc: number of processes.
         name: name of the dataset in the report.
-        words: keep the columns `source` and `target`, and add `source_words` and `target_words`, the index of each
+        with_words: keep the columns `source` and `target`, and add `source_words` and `target_words`, the index of each
             token's word (-1 for special tokens), which BPE-dropout and augmentation require.
 
     Raises:
@@ -65,8 +65,8 @@ def tokenize_pairs(
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
-            fn_kwargs={"tokenizer": tokenizer, "languages": languages, "words": words},
-            remove_columns=None if words else [*SIDES],
+            fn_kwargs={"tokenizer": tokenizer, "languages": languages, "with_words": with_words},
+            remove_columns=None if with_words else [*SIDES],
             num_proc=num_proc,
             desc="tokenizing",
         )
@@ -92,9 +92,9 @@ def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.nda
 
 
 def tokenize_batch(
-    rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: LanguageTags, words: bool = False
+    rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: LanguageTags, with_words: bool = False
 ) -> dict[str, list]:
-    """Convert columns of texts to columns of token ids and lengths, and with `words` also of word indices."""
+    """Convert columns of texts to columns of token ids and lengths, and with `with_words` also of word indices."""
     codes = languages.arguments
     source = encode_texts(tokenizer, rows["source"], **codes)
     target = encode_texts(tokenizer, text_target=rows["target"], **codes)
@@ -106,7 +106,7 @@ def tokenize_batch(
     for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTH_COLUMNS, strict=True):
         ids_of_texts = encoded["input_ids"]
         columns[lengths_column] = [*map(len, ids_of_texts)]
-        if words:  # -1 for tokens that were added to the text
+        if with_words:  # -1 for tokens that were added to the text
             words_of_texts = map(encoded.word_ids, range(len(ids_of_texts)))
             columns[words_column] = [[-1 if word is None else word for word in text] for text in words_of_texts]
     return columns

@@ -93,7 +93,7 @@ class TranslationOptions:
         confidence: rate the translations, for a model with a calibration.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
         keep_source: with `min_confidence`, replace these translations by their sources instead.
-        generate_kwargs: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
+        pipeline_kwargs: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
             `no_repeat_ngram_size`.
 
     Raises:
@@ -114,7 +114,7 @@ class TranslationOptions:
     confidence: bool = False
     min_confidence: float | None = None
     keep_source: bool = False
-    generate_kwargs: dict[str, Any] = field(default_factory=dict)
+    pipeline_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_positive(max_batch_tokens=self.max_batch_tokens)
@@ -126,11 +126,11 @@ class TranslationOptions:
         check_range("seed", self.seed, -LARGEST_SEED, LARGEST_SEED, Integral)
         for name in ("split_sentences", "repair", "confidence", "keep_source"):
             check_type(name, getattr(self, name), bool, "True or False")
-        if self.generate_kwargs.get("generation_config") is not None:  # the defaults here would override its options
+        if self.pipeline_kwargs.get("generation_config") is not None:  # the defaults here would override its options
             raise ValueError("generation_config must be None: give its options as arguments.")
         if self.keep_source and self.min_confidence is None:
             raise ValueError("keep_source must be False without min_confidence, got True.")
-        for name, value in self.generate_kwargs.items():
+        for name, value in self.pipeline_kwargs.items():
             if name in RESERVED:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is not None:
@@ -142,7 +142,7 @@ class TranslationOptions:
         for name in SINGLE_CANDIDATE_OPTIONS:
             if name in self.wrappers:
                 raise ValueError(f"n_best must be None with {name}, got {n_best}.")
-        is_sampled = self.num_beams == 1 and self.generate_kwargs.get("do_sample")
+        is_sampled = self.num_beams == 1 and self.pipeline_kwargs.get("do_sample")
         if n_best > self.num_beams and not is_sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {n_best}.")
 
@@ -150,7 +150,7 @@ class TranslationOptions:
         """Check that the options of the search have an effect together."""
         if self.length_penalty is not None and not self.uses_length_penalty:
             raise ValueError(f"length_penalty must be None without beam search, got {self.length_penalty}.")
-        if self.seed is not None and self.mbr is None and not self.generate_kwargs.get("do_sample"):
+        if self.seed is not None and self.mbr is None and not self.pipeline_kwargs.get("do_sample"):
             raise ValueError(f"seed must be None without do_sample or mbr, got {self.seed}.")
         config = GenerationConfig()
         with reraise_as_value_error("options must be valid for generate()"):
@@ -165,8 +165,8 @@ class TranslationOptions:
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
         """Separate the options of this class from those of `generate()`."""
-        settings, generate_kwargs = split_values(cls, options)
-        return cls(**settings, generate_kwargs=generate_kwargs)
+        settings, pipeline_kwargs = split_values(cls, options)
+        return cls(**settings, pipeline_kwargs=pipeline_kwargs)
 
     @property
     def wrappers(self) -> list[str]:
@@ -177,8 +177,8 @@ class TranslationOptions:
     def search_kwargs(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
-            return search_options(1, **{**MBR_SAMPLING, **self.generate_kwargs, "num_return_sequences": self.mbr})
-        search = search_options(self.num_beams, self.length_penalty, **self.generate_kwargs)
+            return search_options(1, **{**MBR_SAMPLING, **self.pipeline_kwargs, "num_return_sequences": self.mbr})
+        search = search_options(self.num_beams, self.length_penalty, **self.pipeline_kwargs)
         if self.n_best is not None:
             search["num_return_sequences"] = self.n_best
         return search

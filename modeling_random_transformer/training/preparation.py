@@ -140,7 +140,7 @@ def tokenize_set(
             run.data_args.length_limits if is_train else NO_LIMITS,
             languages=corpus.languages,
             num_proc=run.data_args.preprocessing_num_workers,
-            words=is_train and bool(run.args.bpe_dropout or run.args.augment),
+            with_words=is_train and bool(run.args.bpe_dropout or run.args.augment),
             name=f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)

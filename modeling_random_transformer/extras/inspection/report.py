@@ -141,7 +141,11 @@ def make_report(
     report = Report(
         title=title,
         scores=scores_of(examples, language),
-        groups={"length": grouped(examples, language, lambda example: len(words(example.source)), LENGTHS, "words")},
+        groups={
+            "length": grouped(
+                examples, language, lambda example: len(casefolded_words(example.source)), LENGTHS, "words"
+            )
+        },
         problems=problems(examples, detector_of(model, tokenizer, **languages)),
         worst=worst,
         curves=curves(history),
@@ -153,10 +157,10 @@ def make_report(
             examples, language, model, tokenizer, progress=progress, **options
         )
     if training is not None:
-        frequency = Counter(word for source, _ in pairs_of([training]) for word in words(source))
+        frequency = Counter(word for source, _ in pairs_of([training]) for word in casefolded_words(source))
 
         def lowest_frequency(example: Example) -> int:
-            return min((frequency[word] for word in words(example.source)), default=0)
+            return min((frequency[word] for word in casefolded_words(example.source)), default=0)
 
         report.groups["frequency of the rarest word"] = grouped(examples, language, lowest_frequency, FREQUENCIES)
         report.losses = highest_losses(training, model, tokenizer, progress=progress, **languages)
@@ -184,7 +188,7 @@ def translated(
     return examples
 
 
-def words(text: str) -> list[str]:
+def casefolded_words(text: str) -> list[str]:
     """The words of a text; characters of scripts without spaces are counted with their neighbors."""
     return WORD.findall(text.casefold())
 

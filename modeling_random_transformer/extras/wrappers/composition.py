@@ -47,7 +47,7 @@ class Composition:
         self.options = options
         self.languages = languages
         # The language selects the rules of sentence splitting, also for a model without language tags.
-        self.source_language: str | None = options.generate_kwargs.get("src_lang")
+        self.source_language: str | None = options.pipeline_kwargs.get("src_lang")
         self.is_rated = options.confidence or options.min_confidence is not None
 
     def wrap(self, translate_rows: TranslateRows) -> TranslateRows:

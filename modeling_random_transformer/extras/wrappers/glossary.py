@@ -50,8 +50,8 @@ class Glossary:
 
     def __init__(self, terms: Iterable[tuple[str, str]]):
         self.terms = [check_term(term, index) for index, term in enumerate(terms)]
-        self.sources = [words(source) for source, _ in self.terms]
-        self.targets = [words(target) for _, target in self.terms]
+        self.sources = [units_of(source) for source, _ in self.terms]
+        self.targets = [units_of(target) for _, target in self.terms]
         self.by_first_word: dict[str, list[int]] = defaultdict(list)
         for number, phrase in enumerate(self.sources):
             similar = self.by_first_word[phrase[0].lower()]
@@ -82,7 +82,7 @@ class Glossary:
 
     def terms_of(self, text: str) -> list[int]:
         """The indices of the terms whose source phrase occurs in a text."""
-        source = words(text)
+        source = units_of(text)
         numbers = []
         start = 0
         while start < len(source):
@@ -106,7 +106,7 @@ class Glossary:
 
     def lacking(self, terms: Iterable[int], translation: str) -> list[int]:
         """The terms, of these, whose target phrase does not occur in a translation."""
-        target = words(translation)
+        target = units_of(translation)
         lacking = []
         for number in terms:
             if not any(is_at(target, start, self.targets[number]) for start in range(len(target))):
@@ -140,13 +140,13 @@ def check_term(term: Any, index: int) -> tuple[str, str]:
 
 def is_phrase(text: Any) -> bool:
     """Whether a text is a string of Unicode characters with words."""
-    return isinstance(text, str) and not unicode_error(text) and bool(words(text))
+    return isinstance(text, str) and not unicode_error(text) and bool(units_of(text))
 
 
 # Words
 
 
-def words(text: str) -> list[str]:
+def units_of(text: str) -> list[str]:
     """The words of a text and its other characters, normalized."""
     text = normalize(text)
     return [text[start:end] for start, end in unit_spans(text)]

@@ -152,7 +152,7 @@ class Augmentation:
         texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(SIDES)}
         language = tokenizer_languages(self.tokenizer)[:1]  # any one: its tags are replaced
         languages = LanguageTags(*language, *language)
-        columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
+        columns = tokenize_batch(texts, self.tokenizer, languages, with_words=True)
         for ids, words in zip(IDS, WORDS, strict=True):
             columns[ids] = [*map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words])]
         if self.bpe_dropout is not None:

@@ -111,7 +111,7 @@ def training_set():
     for languages in (LanguageTags("en", "de"), LanguageTags("de", "en")):
         rows = [{"line": i, "source": f"<bt> {PAIR[0]} {i}", "target": f"{PAIR[1]} {i}"} for i in range(60)]
         pairs = Dataset.from_list(rows)
-        parts.append(tokenize_pairs(pairs, TOKENIZER, languages=languages, words=True)[0])
+        parts.append(tokenize_pairs(pairs, TOKENIZER, languages=languages, with_words=True)[0])
     return concatenate_datasets(parts)
 
 

@@ -91,7 +91,7 @@ def test_invalid_arguments_raise_value_error():
 
 def training_set(size=40):
     rows = [{"line": i, "source": f"the cat {'on the mat ' * (i % 4)}", "target": f"that hat {i}"} for i in range(size)]
-    return tokenize_pairs(Dataset.from_list(rows), TOKENIZER, words=True)[0]
+    return tokenize_pairs(Dataset.from_list(rows), TOKENIZER, with_words=True)[0]
 
 
 def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1, weights=None, dropout=0.3):
