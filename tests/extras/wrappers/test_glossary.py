@@ -9,7 +9,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.extras.wrappers import Glossary
 from modeling_random_transformer.extras.wrappers import glossary as glossary_module
-from modeling_random_transformer.extras.wrappers.glossary import beginnings, words
+from modeling_random_transformer.extras.wrappers.glossary import beginnings, units_of
 from modeling_random_transformer.inference import (
     score_pairs,
     translate,
@@ -124,7 +124,7 @@ class TestTranslations:
         [before] = translate([TEXTS[0]], model, tokenizer, **SHORT)
         [listed] = translate_n_best([TEXTS[0]], model, tokenizer, n_best=8, num_beams=8, **SHORT)
         glossaries = (
-            (candidate, Glossary([("boy", word)])) for candidate in listed for word in words(candidate.translation)
+            (candidate, Glossary([("boy", word)])) for candidate in listed for word in units_of(candidate.translation)
         )
         candidate, glossary = next(pair for pair in glossaries if pair[1].lacking([0], before))
         assert translate([TEXTS[0]], model, tokenizer, glossary=glossary, **SHORT) == [candidate.translation]
