@@ -122,6 +122,8 @@ def server(app: Path, *arguments: str, **options: Any) -> Iterator[str]:
                 break
             except httpx.TransportError:
                 continue
+        else:
+            raise SystemExit(f"{app.name} must answer within {START_SECONDS} seconds.")
         yield address
     finally:
         process.terminate()

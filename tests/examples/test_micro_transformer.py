@@ -146,6 +146,7 @@ def test_a_short_training_decreases_the_loss():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_the_whole_training_translates_numbers_that_it_has_not_seen(capsys):
     micro.main()
     *steps, greedy, beams = capsys.readouterr().out.splitlines()
