@@ -274,7 +274,7 @@ def test_files_of_other_programs_in_the_folder_of_the_int8_model_remain(folder, 
 @pytest.mark.usefixtures("_reset_accelerate")
 def test_the_comparison_has_the_chosen_length_penalty(folder, monkeypatch):
     searches = []
-    monkeypatch.setattr(distillation, "compare_saved", lambda *arguments: searches.append(arguments[-1]) or [])
+    monkeypatch.setattr(distillation, "compare_saved", lambda *arguments: searches.append(arguments[-2]) or [])
     monkeypatch.setattr(search_choice, "search_scores", lambda _: [search_choice.SearchScore(2, 1.5, 12.0, 1.0)])
     sets = {f"validation_{name}": str(folder / path) for name, path in TEST.items()}
     distilled(folder, "chosen", **sets, **NO_TEST, **QUICK, num_beams=2, length_penalty="auto")

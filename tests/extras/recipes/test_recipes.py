@@ -515,7 +515,7 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
             for name, value, message in (
                 ("repetition_penalty", -1.0, "generate() raised ValueError: `penalty` has to be a strictly positive"),
                 ("no_repeat_ngram_size", "2", "generate() raised TypeError: '>' not supported between"),
-                ("suppress_tokens", 1, "TypeError: 'int' object is not iterable"),
+                ("suppress_tokens", 1, "options must be valid for generate(): TypeError: 'int' object is not"),
                 ("glossary", "words.tsv", "glossary must be a Glossary, got 'words.tsv'."),
             )
         ),
