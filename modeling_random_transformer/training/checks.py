@@ -1,4 +1,4 @@
-"""Checks that the arguments of a run fit together, before the corpus is read. Each rule has a function."""
+"""Checks that the arguments of a run fit together, before the corpus is read."""
 
 import shutil
 from collections import Counter
