@@ -20,7 +20,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.sources import Corpus, pairs_of, parallel_lines
 from ...data.validation import read_valid
-from ...data.words import WORD
 from ...inference.candidates import Candidate
 from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inference.evaluation import score, sentence_chrf
@@ -30,7 +29,7 @@ from ...inputs_random_transformer import drop_none, encode_texts, name_lines_in_
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from ..pairs.alignments import eager_attention
-from ..wrappers.problems import PROBLEMS, Detector, detector_of
+from ..wrappers.problems import PROBLEMS, Detector, casefolded_words, detector_of
 from .explorer import cross_attention_labels
 from .robustness import disturbances
 
@@ -138,14 +137,11 @@ def make_report(
     for example in worst:
         if example.candidate.tokens:
             example.attention = attention(model, tokenizer, example, options.get("src_lang"))
+    by_length = grouped(examples, language, lambda example: len(casefolded_words(example.source)), LENGTHS, "words")
     report = Report(
         title=title,
         scores=scores_of(examples, language),
-        groups={
-            "length": grouped(
-                examples, language, lambda example: len(casefolded_words(example.source)), LENGTHS, "words"
-            )
-        },
+        groups={"length": by_length},
         problems=problems(examples, detector_of(model, tokenizer, **languages)),
         worst=worst,
         curves=curves(history),
@@ -157,12 +153,7 @@ def make_report(
             examples, language, model, tokenizer, progress=progress, **options
         )
     if training is not None:
-        frequency = Counter(word for source, _ in pairs_of([training]) for word in casefolded_words(source))
-
-        def lowest_frequency(example: Example) -> int:
-            return min((frequency[word] for word in casefolded_words(example.source)), default=0)
-
-        report.groups["frequency of the rarest word"] = grouped(examples, language, lowest_frequency, FREQUENCIES)
+        report.groups["frequency of the rarest word"] = by_rarest_word(examples, language, training)
         report.losses = highest_losses(training, model, tokenizer, progress=progress, **languages)
     return report
 
@@ -188,11 +179,6 @@ def translated(
     return examples
 
 
-def casefolded_words(text: str) -> list[str]:
-    """The words of a text; characters of scripts without spaces are counted with their neighbors."""
-    return WORD.findall(text.casefold())
-
-
 def scores_of(examples: Sequence[Example], language: str | None) -> dict[str, dict[str, Any]]:
     """The scores of the translations into a language, which selects the tokenizer of BLEU."""
     translations = [example.candidate.translation for example in examples]
@@ -214,8 +200,18 @@ def grouped(
     for index, members in enumerate(ranges):
         if members:
             name = f"{range_name(limits, index)} {unit}".strip()
-            groups.append(Group(name, len(members), values_of(scores_of(members, language))))
+            groups.append(group_of(name, members, language))
     return groups
+
+
+def by_rarest_word(examples: Iterable[Example], language: str | None, training: Corpus) -> list[Group]:
+    """The scores of the examples by the frequency of the source's rarest word in the training set."""
+    frequency = Counter(word for source, _ in pairs_of([training]) for word in casefolded_words(source))
+
+    def lowest_frequency(example: Example) -> int:
+        return min((frequency[word] for word in casefolded_words(example.source)), default=0)
+
+    return grouped(examples, language, lowest_frequency, FREQUENCIES)
 
 
 def surest(examples: Iterable[Example], language: str | None) -> list[Group]:
@@ -225,7 +221,7 @@ def surest(examples: Iterable[Example], language: str | None) -> list[Group]:
     groups = []
     for share in SHARES:
         if members := rated[: round(share * len(rated))]:
-            groups.append(Group(f"{share:.0%}", len(members), values_of(scores_of(members, language))))
+            groups.append(group_of(f"{share:.0%}", members, language))
     return groups
 
 
@@ -237,7 +233,7 @@ def disturbed(
     **options: Any,
 ) -> list[Group]:
     """The scores of the translations, and of the translations of each disturbed test set."""
-    groups = [Group("none", len(examples), values_of(scores_of(examples, language)))]
+    groups = [group_of("none", examples, language)]
     pairs = [(example.source, example.reference) for example in examples]
     for name, changed in disturbances(pairs, tokenizer).items():
         sources, references = zip(*changed, strict=True)
@@ -245,6 +241,11 @@ def disturbed(
         scores = score(translations, references, language=language)
         groups.append(Group(name, len(changed), values_of(scores)))
     return groups
+
+
+def group_of(name: str, members: Sequence[Example], language: str | None) -> Group:
+    """A group of examples with their scores."""
+    return Group(name, len(members), values_of(scores_of(members, language)))
 
 
 def values_of(scores: dict[str, dict[str, Any]]) -> dict[str, float]:

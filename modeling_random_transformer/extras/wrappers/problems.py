@@ -107,8 +107,8 @@ def has_loop(source: str, translation: str) -> bool:
     """Whether a translation repeats parts more than its source."""
     if longest_run(translation) > 2 * longest_run(source):
         return True
-    words = WORD.findall(translation.casefold())
-    source_words = WORD.findall(source.casefold())
+    words = casefolded_words(translation)
+    source_words = casefolded_words(source)
     if repeats(words, source_words, NGRAM, REPETITIONS):
         return True
     equal_words = max(EQUAL_WORDS, math.ceil(len(words) / WORDS_PER_EQUAL))
@@ -118,6 +118,11 @@ def has_loop(source: str, translation: str) -> bool:
 def longest_run(text: str) -> int:
     """The characters of the longest part that consists of at least three equal parts."""
     return max((len(run[0]) for run in RUN.finditer(f" {text.casefold()} ")), default=0)
+
+
+def casefolded_words(text: str) -> list[str]:
+    """The words of a text; characters of scripts without spaces are counted with their neighbors."""
+    return WORD.findall(text.casefold())
 
 
 def repeats(words: Sequence[str], source_words: Sequence[str], length: int, least: int) -> bool:
