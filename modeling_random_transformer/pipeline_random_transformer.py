@@ -175,8 +175,8 @@ class Seq2SeqPipeline(Pipeline):
 
     def __init__(self, *args: Any, batch_size: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        name = type(self.model).__name__
         if not (self.model.config.is_encoder_decoder and self.model.can_generate()):
+            name = type(self.model).__name__
             raise ValueError(f"model must be one of AutoModelForSeq2SeqLM, with encoder, decoder and head, got {name}.")
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ValueError(f"tokenizer must be a tokenizer of transformers, got {type(self.tokenizer).__name__}.")

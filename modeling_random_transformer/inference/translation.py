@@ -278,7 +278,7 @@ class Translator:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any):
-        device = current_device(model)
+        device = current_device(model)  # first, since it reports arguments in another order
         self.options = TranslationOptions.from_kwargs(**options)
         if self.options.length_penalty is None and self.options.uses_length_penalty:
             self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
