@@ -83,6 +83,182 @@ MAX_PATIENCE = 100  # beam search ends before this many hypotheses per beam have
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
 
+# The counts of the running call of generate(); `None` without patience.
+FINISHED_HYPOTHESES: ContextVar["FinishedHypotheses | None"] = ContextVar("finished_hypotheses", default=None)
+
+
+class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
+    """transformers' `generate()`, in which a `FastDecoder` computes single-token steps if the result is the same.
+
+    Otherwise, the modules run at each step, and the reason is logged. The level is debug, or warning if the logits
+    differ, as after an edit of the modules' code.
+    """
+
+    engine: Any = None  # set by `load_translator`; its `generate` returns `None` for unsupported calls
+
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights.
+
+        In addition to transformers' options, beam search has `patience`, as an argument or in the generation config.
+        With `early_stopping=True`, the search for a text ends when `num_beams · patience` hypotheses have finished. The
+        default is 1. Models that were trained on little data translate better with 2, since their first finished
+        hypotheses are too short.
+
+        Raises:
+            ValueError: `patience` is invalid.
+            RuntimeError: the installed version of transformers gives wrong outputs.
+        """
+        if must_gather_shards(self):
+            from torch.distributed.fsdp import register_fsdp_forward_method
+
+            register_fsdp_forward_method(self, "generate")  # the registered method calls this one
+            return self.generate(inputs, generation_config, *args, **kwargs)
+        options = {**kwargs, "generation_config": generation_config}
+        patience = generation_option(self, options, "patience")
+        finished = None if patience is None else finished_hypotheses(self, options, patience)
+        if self.engine is not None:
+            outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
+            if outputs is not None:
+                return outputs
+        kwargs.pop("patience", None)
+        if finished is not None:
+            generation_config = without_early_stopping(generation_config, kwargs)
+        replace_saved_limit(kwargs)
+        with context_value(FINISHED_HYPOTHESES, finished):
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        if finished is not None and not finished.was_queried:
+            raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
+        sequences = getattr(outputs, "sequences", outputs)
+        if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
+            padding = generation_option(self, options, "pad_token_id")
+            end = generation_option(self, options, "eos_token_id")
+            pad_after_end(sequences, padding, end)
+        if isinstance(outputs, ModelOutput):
+            return_standard_cache(outputs)
+        return outputs
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""
+        reason = request_reason(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
+        super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
+        if reason is None:
+            keep_freed_memory()
+            sources = model_kwargs["encoder_outputs"][0]
+            model_kwargs[CACHE_NAME] = decoding_cache(self, generation_config, max_cache_length, sources.shape)
+        else:
+            logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
+
+    def fallback_reason(self) -> str | None:
+        """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`.
+
+        The first call, and the first call after a change of the model, runs a decoder step both ways and compares the
+        logits, because a module of another class may compute the same as the original for some weights only. Under
+        tensor parallelism, all processes must call this method, after the same changes.
+        """
+        verification = self.running_verification
+        snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
+        return snapshot.reason_of("step", step_reason, self)
+
+    @accepts_cache
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        cache: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The inputs of the next pass for targets `[batch, length]`, with the fast decoder's `step` if there is one."""
+        if isinstance(cache, FastDecodingCache):
+            if next_sequence_length == 1 and cache.get_seq_length() > 0:
+                self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
+                step = cache.current_step(self, attention_mask)
+                return {"decoder_input_ids": input_ids[:, -1:], "step": step, **named_cache(cache)}
+            cache.end_steps()  # the modules process several tokens
+        kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+
+    def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
+
+        Log-probabilities are `[batch, beams · vocab_size]`, sequences and beam indices `[batch, beams, length]`.
+        """
+        if is_untested_version() or state["do_sample"]:
+            return super()._get_top_k_continuations(accumulated_log_probs=accumulated_log_probs, **state)
+        log_probs, indices = block_top_k(accumulated_log_probs, state["beams_to_keep"])
+        batch_size, num_beams, _ = state["running_sequences"].shape
+        vocab_size = accumulated_log_probs.shape[1] // num_beams
+        parents = indices // vocab_size
+        sequences = state["running_sequences"].take_along_dim(parents[..., None], dim=1)
+        sequences[:, :, state["cur_len"]] = indices % vocab_size
+        beam_indices = state["running_beam_indices"].take_along_dim(parents[..., None], dim=1)
+        # Beam indices count the rows of the whole batch.
+        first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)
+        position = state["cur_len"] - state["decoder_prompt_len"]
+        beam_indices[:, :, position] = parents + first_rows[:, None]
+        return log_probs, sequences, beam_indices
+
+    def _update_finished_beams(self, **state: Any) -> Any:
+        """Update the finished hypotheses as transformers does, and count them if the search has patience.
+
+        Masks are `[batch, continuations]`. Only the best `num_beams` continuations can finish.
+        """
+        finished = FINISHED_HYPOTHESES.get()
+        if finished is not None:
+            finished.add(state["next_token_hits_stopping_criteria"] & state["top_num_beam_mask"])
+        return super()._update_finished_beams(**state)
+
+    def _check_early_stop_heuristic(self, **state: Any) -> Tensor:
+        """The texts whose search has not ended, a mask `[batch, 1]`. With patience, only the count decides."""
+        finished = FINISHED_HYPOTHESES.get()
+        if finished is not None:
+            return finished.are_unfinished()
+        return super()._check_early_stop_heuristic(**state)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        """Repeat the target rows `expand_size` times. The source is not copied, since its target rows share it.
+
+        Raises:
+            ValueError: the target does not have as many rows as the source, or a multiple; the encoder's output is not
+                one; or a cache of the caller has tokens, and the target cannot continue them.
+        """
+        cache = cache_of(kwargs)
+        check_cache(cache)
+        if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
+            mask = kwargs.get("decoder_attention_mask")
+            check_continued_target(input_ids, cache, mask, expand_size)
+            # transformers removes the tokens that are in the cache only if there is a mask of the same length.
+            kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
+        encoder_outputs = kwargs.pop("encoder_outputs", None)
+        attention_mask = kwargs.pop("attention_mask", None)
+        if not isinstance(encoder_outputs, ModelOutput | None):
+            encoder_outputs = as_encoder_output(encoder_outputs)
+        sources = attention_mask
+        if sources is None:
+            sources = getattr(encoder_outputs, "last_hidden_state", None)  # ONNX graphs return keys and values instead
+        if input_ids is not None and sources is not None:
+            # Before rows are repeated, since the copies of a prompt must have the same source.
+            check_target_rows(len(input_ids), len(sources))
+        input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
+        return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
+
+    def _reorder_cache(self, cache: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
+        """Reorder the target's cache. The source's cache is unchanged, because beams are reordered within a source."""
+        reordered = cache if isinstance(cache, FastDecodingCache) else cache.self_attention_cache
+        reordered.reorder_cache(beam_idx)
+        return cache
+
 
 # Conditions for the fast decoder: a step computes what the modules compute
 
@@ -284,7 +460,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values[:, :k], block_indices * TOP_K_BLOCK + positions % TOP_K_BLOCK
 
 
-# Integration into `generate()`
+# Patience of beam search
 
 
 class FinishedHypotheses:
@@ -310,192 +486,6 @@ class FinishedHypotheses:
         """The texts whose search has not ended, a mask `[batch, 1]`."""
         self.was_queried = True
         return self.counts < self.max_finished
-
-
-# The counts of the running call of generate(); `None` without patience.
-FINISHED_HYPOTHESES: ContextVar[FinishedHypotheses | None] = ContextVar("finished_hypotheses", default=None)
-
-
-class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
-    """transformers' `generate()`, in which a `FastDecoder` computes single-token steps if the result is the same.
-
-    Otherwise, the modules run at each step, and the reason is logged. The level is debug, or warning if the logits
-    differ, as after an edit of the modules' code.
-    """
-
-    engine: Any = None  # set by `load_translator`; its `generate` returns `None` for unsupported calls
-
-    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights.
-
-        In addition to transformers' options, beam search has `patience`, as an argument or in the generation config.
-        With `early_stopping=True`, the search for a text ends when `num_beams · patience` hypotheses have finished. The
-        default is 1. Models that were trained on little data translate better with 2, since their first finished
-        hypotheses are too short.
-
-        Raises:
-            ValueError: `patience` is invalid.
-            RuntimeError: the installed version of transformers gives wrong outputs.
-        """
-        if must_gather_shards(self):
-            from torch.distributed.fsdp import register_fsdp_forward_method
-
-            register_fsdp_forward_method(self, "generate")  # the registered method calls this one
-            return self.generate(inputs, generation_config, *args, **kwargs)
-        options = {**kwargs, "generation_config": generation_config}
-        patience = generation_option(self, options, "patience")
-        finished = None if patience is None else finished_hypotheses(self, options, patience)
-        if self.engine is not None:
-            outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
-            if outputs is not None:
-                return outputs
-        kwargs.pop("patience", None)
-        if finished is not None:
-            generation_config = without_early_stopping(generation_config, kwargs)
-        replace_saved_limit(kwargs)
-        with context_value(FINISHED_HYPOTHESES, finished):
-            outputs = super().generate(inputs, generation_config, *args, **kwargs)
-        if finished is not None and not finished.was_queried:
-            raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
-        sequences = getattr(outputs, "sequences", outputs)
-        if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            padding = generation_option(self, options, "pad_token_id")
-            end = generation_option(self, options, "eos_token_id")
-            pad_after_end(sequences, padding, end)
-        if isinstance(outputs, ModelOutput):
-            return_standard_cache(outputs)
-        return outputs
-
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: GenerationMode,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> None:
-        """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""
-        reason = request_reason(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
-        super()._prepare_cache_for_generation(
-            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-        )
-        if reason is None:
-            keep_freed_memory()
-            sources = model_kwargs["encoder_outputs"][0]
-            model_kwargs[CACHE_NAME] = decoding_cache(self, generation_config, max_cache_length, sources.shape)
-        else:
-            logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
-
-    def fallback_reason(self) -> str | None:
-        """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`.
-
-        The first call, and the first call after a change of the model, runs a decoder step both ways and compares the
-        logits, because a module of another class may compute the same as the original for some weights only. Under
-        tensor parallelism, all processes must call this method, after the same changes.
-        """
-        verification = self.running_verification
-        snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
-        return snapshot.reason_of("step", step_reason, self)
-
-    @accepts_cache
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        next_sequence_length: int | None = None,
-        cache: Cache | None = None,
-        attention_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """The inputs of the next pass for targets `[batch, length]`, with the fast decoder's `step` if there is one."""
-        if isinstance(cache, FastDecodingCache):
-            if next_sequence_length == 1 and cache.get_seq_length() > 0:
-                self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
-                step = cache.current_step(self, attention_mask)
-                return {"decoder_input_ids": input_ids[:, -1:], "step": step, **named_cache(cache)}
-            cache.end_steps()  # the modules process several tokens
-        kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
-        return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
-
-    def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
-
-        Log-probabilities are `[batch, beams · vocab_size]`, sequences and beam indices `[batch, beams, length]`.
-        """
-        if is_untested_version() or state["do_sample"]:
-            return super()._get_top_k_continuations(accumulated_log_probs=accumulated_log_probs, **state)
-        log_probs, indices = block_top_k(accumulated_log_probs, state["beams_to_keep"])
-        batch_size, num_beams, _ = state["running_sequences"].shape
-        vocab_size = accumulated_log_probs.shape[1] // num_beams
-        parents = indices // vocab_size
-        sequences = state["running_sequences"].take_along_dim(parents[..., None], dim=1)
-        sequences[:, :, state["cur_len"]] = indices % vocab_size
-        beam_indices = state["running_beam_indices"].take_along_dim(parents[..., None], dim=1)
-        # Beam indices count the rows of the whole batch.
-        first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)
-        position = state["cur_len"] - state["decoder_prompt_len"]
-        beam_indices[:, :, position] = parents + first_rows[:, None]
-        return log_probs, sequences, beam_indices
-
-    def _update_finished_beams(self, **state: Any) -> Any:
-        """Update the finished hypotheses as transformers does, and count them if the search has patience.
-
-        Masks are `[batch, continuations]`. Only the best `num_beams` continuations can finish.
-        """
-        finished = FINISHED_HYPOTHESES.get()
-        if finished is not None:
-            finished.add(state["next_token_hits_stopping_criteria"] & state["top_num_beam_mask"])
-        return super()._update_finished_beams(**state)
-
-    def _check_early_stop_heuristic(self, **state: Any) -> Tensor:
-        """The texts whose search has not ended, a mask `[batch, 1]`. With patience, only the count decides."""
-        finished = FINISHED_HYPOTHESES.get()
-        if finished is not None:
-            return finished.are_unfinished()
-        return super()._check_early_stop_heuristic(**state)
-
-    def _expand_inputs_for_generation(
-        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Repeat the target rows `expand_size` times. The source is not copied, since its target rows share it.
-
-        Raises:
-            ValueError: the target does not have as many rows as the source, or a multiple; the encoder's output is not
-                one; or a cache of the caller has tokens, and the target cannot continue them.
-        """
-        cache = cache_of(kwargs)
-        check_cache(cache)
-        if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
-            mask = kwargs.get("decoder_attention_mask")
-            check_continued_target(input_ids, cache, mask, expand_size)
-            # transformers removes the tokens that are in the cache only if there is a mask of the same length.
-            kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
-        encoder_outputs = kwargs.pop("encoder_outputs", None)
-        attention_mask = kwargs.pop("attention_mask", None)
-        if not isinstance(encoder_outputs, ModelOutput | None):
-            encoder_outputs = as_encoder_output(encoder_outputs)
-        sources = attention_mask
-        if sources is None:
-            sources = getattr(encoder_outputs, "last_hidden_state", None)  # ONNX graphs return keys and values instead
-        if input_ids is not None and sources is not None:
-            # Before rows are repeated, since the copies of a prompt must have the same source.
-            check_target_rows(len(input_ids), len(sources))
-        input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
-        return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
-
-    def _reorder_cache(self, cache: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
-        """Reorder the target's cache. The source's cache is unchanged, because beams are reordered within a source."""
-        reordered = cache if isinstance(cache, FastDecodingCache) else cache.self_attention_cache
-        reordered.reorder_cache(beam_idx)
-        return cache
-
-
-def must_gather_shards(model: nn.Module) -> bool:
-    """Whether FSDP2 shards the model, and `generate()` is not yet registered as a method that gathers the shards."""
-    if "generate" in vars(model) or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return False
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(model, FSDPModule)
 
 
 def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> FinishedHypotheses | None:
@@ -543,6 +533,18 @@ def without_early_stopping(generation_config: Any, kwargs: dict[str, Any]) -> An
     generation_config = copy.deepcopy(generation_config)
     generation_config.early_stopping = False
     return generation_config
+
+
+# Inputs and outputs of `generate()`
+
+
+def must_gather_shards(model: nn.Module) -> bool:
+    """Whether FSDP2 shards the model, and `generate()` is not yet registered as a method that gathers the shards."""
+    if "generate" in vars(model) or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
 
 
 def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:

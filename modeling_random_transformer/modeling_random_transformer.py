@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need", in the order of the paper's Figure 1, then its task heads.
 
-The first classes contain the settings for transformers. Figure 1 starts at `sinusoids`: positions, attention, encoder
-and decoder layers, encoder, decoder, and the complete model with the output layer. Input checks and task heads follow.
+Positions, attention, and the layers of encoder and decoder are first. The settings for transformers precede the classes
+that need them: encoder, decoder, and the complete model with the output layer. Input checks and task heads follow.
 transformers provides masks, caches, attention kernels and search. Device-specific code is in `ops_random_transformer`.
 
 In shapes, `batch` is the number of sequences, `source_len` and `target_len` are numbers of tokens, and `heads` is the
@@ -64,142 +64,7 @@ from .versions_random_transformer import (
     named_cache,
 )
 
-# Base classes
-
-
-class RandomTransformerPreTrainedModel(PreTrainedModel):
-    """Base of all models in this file: settings and initialization."""
-
-    config_class = RandomTransformerConfig
-    config: RandomTransformerConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["RandomTransformerEncoderLayer", "RandomTransformerDecoderLayer"]
-    _skip_keys_device_placement = [CACHE_NAME]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_compile_fullgraph = True
-    int8_linear_class = Int8Linear  # DynamicInt8Quantizer may be from another copy of these files
-
-    def __init__(self, config: RandomTransformerConfig, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)
-        config.validate()  # a field may have been set after the configuration was created
-
-    def post_init(self) -> None:
-        super().post_init()
-        has_tied_output = getattr(self, "lm_head", None) is not None and self.config.tie_word_embeddings
-        if has_tied_output and "lm_head.weight" not in self.all_tied_weights_keys:
-            raise RuntimeError(f"transformers does not tie the output layer. {UNTESTED_ADVICE}")
-        # save_pretrained copies the file of this module. FSDP2's `fully_shard` changes the class of the model to a
-        # subclass from another module.
-        self.__module__ = type(self).__module__
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Xavier for projections, N(0, 1/d_model) for embeddings: scaled by sqrt(d_model) they have unit variance."""
-        if isinstance(module, Int8Linear):  # weights that a checkpoint does not contain
-            init.zeros_(module.weight)
-            init.zeros_(module.weight_scale)
-        elif isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
-            init.normal_(module.weight, std=self.config.d_model**-0.5)
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        elif isinstance(module, SinusoidalPositions):
-            module.reset_parameters()
-        else:  # modules that an edit has added
-            super()._init_weights(module)
-        if getattr(module, "bias", None) is not None:
-            init.zeros_(module.bias)
-
-    def init_parallel_plans(self) -> None:
-        """Restrict the parallelism plans to modules of this model. The configuration's plans name both stacks."""
-        super().init_parallel_plans()
-        modules = {re.sub(r"\.\d+\b", ".*", name) for name, _ in self.named_modules()}
-        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
-        self._fsdp_plan = {name: plan for name, plan in self.fsdp_plan.items() if name in modules}
-
-    def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-        """The attention implementation for a request. Raises a ValueError for Flash attention with d_k ≠ d_v."""
-        d_k, d_v = self.config.d_k, self.config.d_v
-        if requested_attention is not None and "flash_attention" in requested_attention and d_k != d_v:
-            raise ValueError(
-                f"attn_implementation must be 'eager', 'sdpa' or 'flex_attention' with d_k={d_k}, d_v={d_v}, "
-                f"got {requested_attention!r}."
-            )
-        return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The tied weights. An int8 output layer is not tied: its weights are a quantized copy of the embedding."""
-        keys = super().get_expanded_tied_weights_keys(all_submodels)
-        if isinstance(self.get_output_embeddings(), Int8Linear):
-            keys.pop("lm_head.weight", None)
-        return keys
-
-    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # called by .to(), .to_empty() …
-        was_meta = self.device.type == "meta"
-        super()._apply(*args, **kwargs)
-        if was_meta:  # to_empty() has replaced a tied parameter at each place by another one
-            self.tie_weights()
-        return self
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load weights. `assign=True` replaces each tied parameter separately, so equal parameters are tied again."""
-        result = super().load_state_dict(state_dict, strict=strict, assign=assign)
-        if assign:
-            self.tie_weights(missing_keys=set(result.missing_keys))
-        return result
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the embeddings of both stacks, since source and target share one vocabulary.
-
-        Returns:
-            The input embedding, with a weight of `[vocab_size, d_model]`.
-
-        Raises:
-            ValueError: the output layer is quantized.
-        """
-        if isinstance(self.get_output_embeddings(), Int8Linear):
-            raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
-        model = self.base_model
-        if not self.config.share_embeddings and hasattr(model, "encoder") and hasattr(model, "decoder"):
-            model.decoder.resize_token_embeddings(*args, **kwargs)
-        return super().resize_token_embeddings(*args, **kwargs)
-
-
-class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
-    """Base of the models without a head. It holds the embedding of the model's one or two stacks."""
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config)
-        if config.share_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
-
-    @property
-    def stacks(self) -> list["RandomTransformerStack"]:
-        """The encoder, the decoder or both, in this order."""
-        return [module for module in self.children() if isinstance(module, RandomTransformerStack)]
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Share embeddings if `share_embeddings` is set. The default of transformers is `tie_word_embeddings`."""
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys or {}) if self.config.share_embeddings else {}
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared if self.config.share_embeddings else self.stacks[0].embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        if self.config.share_embeddings:
-            self.shared = value
-        for stack in self.stacks if self.config.share_embeddings else self.stacks[:1]:
-            stack.embed_tokens = value
-
-
-# The Transformer (paper Figure 1)
+# Positions, attention and layers (paper Figure 1)
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
@@ -468,6 +333,144 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
 
         states = self.feed_forward(self.norm_before(self.final_layer_norm, hidden_states))
         return self.norm_after(self.final_layer_norm, hidden_states + self.dropout(states))
+
+
+# Settings for transformers, which the stacks and all models have
+
+
+class RandomTransformerPreTrainedModel(PreTrainedModel):
+    """Base of all models in this file: settings and initialization."""
+
+    config_class = RandomTransformerConfig
+    config: RandomTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["RandomTransformerEncoderLayer", "RandomTransformerDecoderLayer"]
+    _skip_keys_device_placement = [CACHE_NAME]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    int8_linear_class = Int8Linear  # DynamicInt8Quantizer may be from another copy of these files
+
+    def __init__(self, config: RandomTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        config.validate()  # a field may have been set after the configuration was created
+
+    def post_init(self) -> None:
+        super().post_init()
+        has_tied_output = getattr(self, "lm_head", None) is not None and self.config.tie_word_embeddings
+        if has_tied_output and "lm_head.weight" not in self.all_tied_weights_keys:
+            raise RuntimeError(f"transformers does not tie the output layer. {UNTESTED_ADVICE}")
+        # save_pretrained copies the file of this module. FSDP2's `fully_shard` changes the class of the model to a
+        # subclass from another module.
+        self.__module__ = type(self).__module__
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Xavier for projections, N(0, 1/d_model) for embeddings: scaled by sqrt(d_model) they have unit variance."""
+        if isinstance(module, Int8Linear):  # weights that a checkpoint does not contain
+            init.zeros_(module.weight)
+            init.zeros_(module.weight_scale)
+        elif isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+        elif isinstance(module, SinusoidalPositions):
+            module.reset_parameters()
+        else:  # modules that an edit has added
+            super()._init_weights(module)
+        if getattr(module, "bias", None) is not None:
+            init.zeros_(module.bias)
+
+    def init_parallel_plans(self) -> None:
+        """Restrict the parallelism plans to modules of this model. The configuration's plans name both stacks."""
+        super().init_parallel_plans()
+        modules = {re.sub(r"\.\d+\b", ".*", name) for name, _ in self.named_modules()}
+        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
+        self._fsdp_plan = {name: plan for name, plan in self.fsdp_plan.items() if name in modules}
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        """The attention implementation for a request. Raises a ValueError for Flash attention with d_k ≠ d_v."""
+        d_k, d_v = self.config.d_k, self.config.d_v
+        if requested_attention is not None and "flash_attention" in requested_attention and d_k != d_v:
+            raise ValueError(
+                f"attn_implementation must be 'eager', 'sdpa' or 'flex_attention' with d_k={d_k}, d_v={d_v}, "
+                f"got {requested_attention!r}."
+            )
+        return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The tied weights. An int8 output layer is not tied: its weights are a quantized copy of the embedding."""
+        keys = super().get_expanded_tied_weights_keys(all_submodels)
+        if isinstance(self.get_output_embeddings(), Int8Linear):
+            keys.pop("lm_head.weight", None)
+        return keys
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # called by .to(), .to_empty() …
+        was_meta = self.device.type == "meta"
+        super()._apply(*args, **kwargs)
+        if was_meta:  # to_empty() has replaced a tied parameter at each place by another one
+            self.tie_weights()
+        return self
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights. `assign=True` replaces each tied parameter separately, so equal parameters are tied again."""
+        result = super().load_state_dict(state_dict, strict=strict, assign=assign)
+        if assign:
+            self.tie_weights(missing_keys=set(result.missing_keys))
+        return result
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the embeddings of both stacks, since source and target share one vocabulary.
+
+        Returns:
+            The input embedding, with a weight of `[vocab_size, d_model]`.
+
+        Raises:
+            ValueError: the output layer is quantized.
+        """
+        if isinstance(self.get_output_embeddings(), Int8Linear):
+            raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
+        model = self.base_model
+        if not self.config.share_embeddings and hasattr(model, "encoder") and hasattr(model, "decoder"):
+            model.decoder.resize_token_embeddings(*args, **kwargs)
+        return super().resize_token_embeddings(*args, **kwargs)
+
+
+class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
+    """Base of the models without a head. It holds the embedding of the model's one or two stacks."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        if config.share_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+
+    @property
+    def stacks(self) -> list["RandomTransformerStack"]:
+        """The encoder, the decoder or both, in this order."""
+        return [module for module in self.children() if isinstance(module, RandomTransformerStack)]
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Share embeddings if `share_embeddings` is set. The default of transformers is `tie_word_embeddings`."""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {}) if self.config.share_embeddings else {}
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.shared if self.config.share_embeddings else self.stacks[0].embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        if self.config.share_embeddings:
+            self.shared = value
+        for stack in self.stacks if self.config.share_embeddings else self.stacks[:1]:
+            stack.embed_tokens = value
+
+
+# The encoder, the decoder and the complete model (paper Figure 1)
 
 
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
