@@ -94,5 +94,5 @@ def test_the_core_imports_extras_by_these_names_only():
         if path.relative_to(PACKAGE).parts[0] not in ("extras", "commands"):
             calls |= set(re.findall(r"load_extra\((.+?)\)", path.read_text())) - {"name: str"}
     names = ["wrappers.composition", "cuda_graphs", "ensemble", "sentencepiece", "corpora", "pipelines"]
-    names += ["sharding", "vocabulary_transfer"]
+    names += ["search_choice", "sharding", "vocabulary_transfer"]
     assert calls == {"ENGINES[engine]", *(f'"{name}"' for name in names)}

@@ -19,8 +19,7 @@ from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import DEFAULT_PRESET
 from .run_record import final_search, non_default_arguments, weight_arguments
-from .run_state import Run, RunResult
-from .search_choice import describe_choice
+from .run_state import SEARCH_STAGE, Run, RunResult
 from .training_arguments import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -68,6 +67,7 @@ def write_card(run: Run, result: RunResult) -> None:
     for group in (run.data_args, run.model_args, run.args):
         arguments |= non_default_arguments(group)
     flags = to_flags(arguments)
+    search = run.job.stages[SEARCH_STAGE].facts["description"] if run.args.chooses_length_penalty else ""
     calibrations = Calibrations(run.folder)
     card = ModelCard.from_template(
         metadata,
@@ -76,7 +76,7 @@ def write_card(run: Run, result: RunResult) -> None:
         model=run.model_args,
         preset=DEFAULT_PRESET,
         result=result,
-        search=describe_choice(run),
+        search=search,
         parameters=f"{result.parameters:,}",
         version=__version__,
         environment=", ".join(f"{name} {version(name)}" for name in PACKAGES),

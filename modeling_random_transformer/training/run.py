@@ -16,6 +16,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import TrainerState
 
+from ..base import load_extra
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.flags import from_values
 from ..base.jobs import Job
@@ -38,11 +39,10 @@ from .checkpoints import (
 )
 from .checks import check_arguments, check_languages_of_sets
 from .model_card import CARD, hardware, write_card
-from .model_init import build_model
+from .model_init import build_model, set_generation_config
 from .preparation import PreparedData, check_lengths, prepare_data
-from .run_record import TRAINING_LOCK, begin_training, final_search, fingerprint
-from .run_state import Run, RunResult
-from .search_choice import choose_search, is_search_chosen
+from .run_record import TRAINING_LOCK, begin_training, final_search, fingerprint, validation_fingerprints
+from .run_state import SEARCH_STAGE, Run, RunResult
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
@@ -242,6 +242,31 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     if run.args.push_to_hub:
         trainer.push_to_hub()
     return result
+
+
+def choose_search(run: Run, trainer: TranslationTrainer) -> None:
+    """Choose the length penalty and the patience of the trained model, unless they are given, and save them with it."""
+    if not call_on_main_process(lambda: is_search_chosen(run)):
+        choice = partial(load_extra("search_choice").choose_search, trainer)
+        run.job.run(SEARCH_STAGE, search_inputs(run), choice, everywhere=True, may_change=True)
+    set_generation_config(trainer.model, **final_search(run.args, run.job))
+    if run.model_args.lora_rank is None:  # an adapter has that of its base model
+        call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
+
+
+def is_search_chosen(run: Run) -> bool:
+    """Whether the options of the search are given, or were chosen for the trained model."""
+    return not run.args.chooses_length_penalty or run.job.has_finished(SEARCH_STAGE, search_inputs(run))
+
+
+def search_inputs(run: Run) -> dict[str, Any]:
+    """The values that determine the choice of the search."""
+    return {
+        "weights": run.training_stage.files,
+        "num_beams": run.args.num_beams,
+        "metric": run.args.translation_metric,
+        **validation_fingerprints(run),
+    }
 
 
 def unscored_sets(run: Run) -> list[str]:

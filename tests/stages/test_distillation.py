@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from accelerate import PartialState
@@ -19,7 +20,8 @@ from modeling_random_transformer.stages import (
     training_set,
 )
 from modeling_random_transformer.stages.training_set import TrainingSet
-from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments, search_choice
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
+from modeling_random_transformer.training import run as training_run
 from tests.helpers.corpora import read_pairs
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
@@ -275,7 +277,9 @@ def test_files_of_other_programs_in_the_folder_of_the_int8_model_remain(folder, 
 def test_the_comparison_has_the_chosen_length_penalty(folder, monkeypatch):
     searches = []
     monkeypatch.setattr(distillation, "compare_saved", lambda *arguments: searches.append(arguments[-2]) or [])
-    monkeypatch.setattr(search_choice, "search_scores", lambda _: [search_choice.SearchScore(2, 1.5, 12.0, 1.0)])
+    facts = {"length_penalty": 1.5, "patience": 2, "searches": [], "description": "chosen"}
+    choice = SimpleNamespace(choose_search=lambda _trainer: facts)
+    monkeypatch.setattr(training_run, "load_extra", lambda _name: choice)
     sets = {f"validation_{name}": str(folder / path) for name, path in TEST.items()}
     distilled(folder, "chosen", **sets, **NO_TEST, **QUICK, num_beams=2, length_penalty="auto")
     assert searches == [{"num_beams": 2, "length_penalty": 1.5, "early_stopping": True, "patience": 2}]

@@ -9,9 +9,9 @@ from transformers import GenerationConfig
 from transformers.trainer_utils import PredictionOutput
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.extras.search_choice import search_choice
+from modeling_random_transformer.extras.search_choice.search_choice import SearchScore, best_search, length_ratio
 from modeling_random_transformer.training import run as training_run
-from modeling_random_transformer.training import search_choice
-from modeling_random_transformer.training.search_choice import SearchScore, best_search, length_ratio
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import UNSCORED, run, validation
 
@@ -99,12 +99,13 @@ def test_an_interrupted_choice_is_made_by_the_next_call(corpus, scored, monkeypa
     assert (saved_search(result.folder), result.scores) == ((1.5, True, 2), whole.scores)
 
 
-def test_a_finished_model_gets_a_chosen_length_penalty(copied, scored):
-    options = validation(copied) | {"length_penalty": "auto"}
-    result = run(copied, "out", report_to="tensorboard", **options)
+def test_a_finished_model_gets_a_chosen_length_penalty(corpus, scored):
+    run(corpus, "out", **{**OPTIONS, "length_penalty": 1.0})
+    assert not scored
+    result = run(corpus, "out", **OPTIONS, **validation(corpus))
     assert len(scored) == 1
     assert {*result.scores} == {"validation", "test"}
-    assert saved_search(copied / "out") == (1.5, True, 2)
+    assert saved_search(result.folder) == (1.5, True, 2)
 
 
 def test_translations_of_several_validation_sets_are_scored(corpus, monkeypatch):

@@ -15,13 +15,9 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
-from ..base.distributed import call_on_main_process
-from ..base.markdown import markdown_table
-from ..inference.evaluation import decode_rows
-from .model_init import set_generation_config
-from .run_record import final_search, validation_fingerprints
-from .run_state import SEARCH_STAGE, Run
-from .trainer import TranslationTrainer
+from ...base.markdown import markdown_table
+from ...inference.evaluation import decode_rows
+from ...training.trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -40,38 +36,23 @@ class SearchScore(NamedTuple):
     length_ratio: float
 
 
-def search_inputs(run: Run) -> dict[str, Any]:
-    """The values that determine the choice."""
+def choose_search(trainer: TranslationTrainer) -> dict[str, Any]:
+    """The best length penalty and patience of a trained model, and all scores with a description in Markdown.
+
+    All processes must call this function. The first one logs the description.
+    """
+    searches = [*search_scores(trainer)]
+    best = best_search(searches)
+    description = describe_choice(best, searches, trainer.args.translation_metric)
+    if trainer.args.process_index == 0:
+        # A warning, so that the choice is shown by default.
+        logger.warning("%s", description)
     return {
-        "weights": run.training_stage.files,
-        "num_beams": run.args.num_beams,
-        "metric": run.args.translation_metric,
-        "patiences": PATIENCES,
-        **validation_fingerprints(run),
+        "length_penalty": best.length_penalty,
+        "patience": best.patience,
+        "searches": searches,
+        "description": description,
     }
-
-
-def is_search_chosen(run: Run) -> bool:
-    """Whether the options of the search are given, or were chosen for the trained model."""
-    return not run.args.chooses_length_penalty or run.job.has_finished(SEARCH_STAGE, search_inputs(run))
-
-
-def choose_search(run: Run, trainer: TranslationTrainer) -> None:
-    """Choose the length penalty and the patience of the trained model, and save them with it, unless they are given."""
-
-    def choose() -> dict[str, Any]:
-        searches = [*search_scores(trainer)]
-        best = best_search(searches)
-        return {"length_penalty": best.length_penalty, "patience": best.patience, "searches": searches}
-
-    if not call_on_main_process(lambda: is_search_chosen(run)):
-        run.job.run(SEARCH_STAGE, search_inputs(run), choose, everywhere=True, may_change=True)
-        if run.args.process_index == 0:
-            # A warning, so that the choice is shown by default.
-            logger.warning("%s", describe_choice(run))
-    set_generation_config(trainer.model, **final_search(run.args, run.job))
-    if run.model_args.lora_rank is None:  # an adapter has that of its base model
-        call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
 
 
 def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
@@ -107,14 +88,11 @@ def best_search(searches: Sequence[SearchScore]) -> SearchScore:
     return max(short_enough or searches[:1], key=attrgetter("score"))
 
 
-def describe_choice(run: Run) -> str:
-    """Markdown with the chosen length penalty and patience and a table of the scores; empty if they were given."""
-    if not run.args.chooses_length_penalty:
-        return ""
-    facts = run.job.stages[SEARCH_STAGE].facts
-    table = markdown_table(("patience", "length penalty", "score", "length ratio"), facts["searches"])
+def describe_choice(best: SearchScore, searches: Sequence[SearchScore], metric: str) -> str:
+    """Markdown with the chosen length penalty and patience and a table of the scores."""
+    table = markdown_table(("patience", "length penalty", "score", "length ratio"), searches)
     return (
-        f"The length penalty {facts['length_penalty']} and the patience {facts['patience']} were chosen on at most "
-        f"{SENTENCES} validation pairs, by {run.args.translation_metric} with at most {MAX_LENGTH_RATIO} characters "
-        f"per character of the references:\n\n{table}"
+        f"The length penalty {best.length_penalty} and the patience {best.patience} were chosen on at most "
+        f"{SENTENCES} validation pairs, by {metric} with at most {MAX_LENGTH_RATIO} characters per character of the "
+        f"references:\n\n{table}"
     )
