@@ -79,23 +79,16 @@ EVALUATION_ARGUMENTS = (
     "predict_with_generate",
     "prediction_loss_only",
 )
-# The beginnings of the names of other arguments that may change. All others that differ from their defaults are
-# compared when a run is resumed.
-UNCOMPARED_PREFIXES = (
-    # The place where the result is saved or published, which may be secret.
-    "hub_",
+# Other arguments that may change. All others that differ from their defaults are compared when a run is resumed.
+UNCOMPARED_ARGUMENTS = (
+    # The place where the result is saved or published.
     "output_dir",
     "project",
-    "push_to_hub",
     "report_to",
     "run_name",
-    "trackio_",
     # Logging and progress.
     "debug",
     "disable_tqdm",
-    "include_",
-    "log_",
-    "logging_",
     "skip_memory_metrics",
     # Number and contents of checkpoints, apart from the weights.
     "enable_jit_checkpoint",
@@ -103,22 +96,36 @@ UNCOMPARED_PREFIXES = (
     "save_only_model",
     "save_total_limit",
     # Speed, memory and communication, with results that are equal up to rounding.
-    "activation_checkpointing",
     "cuda_graphs",
-    "dataloader_",
-    "ddp_",
     "eval_accumulation_steps",
-    "gradient_checkpointing",
     "per_device_eval_batch_size",
     "preprocessing_num_workers",
     "torch_empty_cache_steps",
     "use_cache",
     "use_cpu",
-    # Set by the launcher or by the recipe.
-    "do_",
+    # Set by the launcher.
     "even_batches",
     "local_rank",
 )
+# The beginnings of the names of arguments of transformers that may change, for the same reasons.
+UNCOMPARED_PREFIXES = (
+    "activation_checkpointing",
+    "dataloader_",
+    "ddp_",
+    "do_",
+    "gradient_checkpointing",
+    "hub_",
+    "include_",
+    "log_",
+    "logging_",
+    "push_to_hub",
+    "trackio_",
+)
+
+
+def may_change(name: str) -> bool:
+    """Whether an argument is not compared when a run is resumed."""
+    return name in UNCOMPARED_ARGUMENTS or name.startswith(UNCOMPARED_PREFIXES)
 
 
 def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
@@ -200,7 +207,7 @@ def non_default_arguments(arguments: Any) -> dict[str, Any]:
             value = non_default_arguments(value) or None
         value = getattr(value, "value", value)  # members of enumerations are saved by value
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        if value != default and not entry.name.startswith(UNCOMPARED_PREFIXES):
+        if value != default and not may_change(entry.name):
             changed[entry.name] = value
     return changed
 

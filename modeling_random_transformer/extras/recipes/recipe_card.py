@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...base.files import write_atomically
 from ...training.model_card import command_of, with_portable_paths
-from ...training.run_record import UNCOMPARED_PREFIXES
+from ...training.run_record import may_change
 
 
 def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
@@ -19,8 +19,11 @@ def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str
         flags: the flags of `train` that follow it, each with its values. Those that have no effect on the result are
             left out: they may be secret, as `--hub_token`.
     """
-    names = tuple(f"--{name}" for name in UNCOMPARED_PREFIXES if name != "output_dir")
-    shown = [[recipe], *(flag for flag in flags if not flag[0].startswith(names))]
+    shown = [[recipe]]
+    for flag in flags:
+        name = flag[0].removeprefix("--")
+        if name == "output_dir" or not may_change(name):
+            shown.append([*flag])
     command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
     content = path.read_text(encoding="utf-8")
     for place in ("\n# {}\n", "translate --model {}"):
