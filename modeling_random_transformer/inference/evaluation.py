@@ -212,7 +212,7 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
     # sacrebleu's command line strips the end of every line, but not all of its metrics do.
     predictions = [text.rstrip() for text in predictions]
     references = [[text.rstrip() for text in texts] for texts in references]
-    warn_of_characters(scorer, "\n".join(predictions), "\n".join(chain.from_iterable(references)))
+    warn_of_scripts(scorer, "\n".join(chain.from_iterable(references)))
     # sacrebleu takes the first references of all predictions, then the second ones, …, and `None` for a missing one.
     streams = [list(stream) for stream in zip_longest(*references)]
     result = scorer.corpus_score(predictions, streams)
@@ -224,20 +224,24 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
     }
 
 
-def warn_of_characters(scorer: Any, predictions: str, references: str) -> None:
-    """Warn if only one side has decomposed characters, or if BLEU separates words by spaces in scripts without them."""
-    if is_normalized("NFC", predictions) != is_normalized("NFC", references):
-        warnings.warn(
-            "Either the predictions or the references have decomposed characters, which do not equal composed ones: "
-            "convert both to one Unicode form, such as NFC.",
-            stacklevel=2,
-        )
+def warn_of_scripts(scorer: Any, references: str) -> None:
+    """Warn if BLEU separates words by spaces in scripts without them."""
     if getattr(scorer, "tokenizer_signature", None) not in ("13a", "intl"):
         return
     if 2 * len(UNSPACED.findall(references)) > len("".join(references.split())):
         warnings.warn(
             "BLEU needs the target language or a tokenizer, such as 'zh': most characters of the references are of "
             "scripts without spaces between words.",
+            stacklevel=2,
+        )
+
+
+def warn_of_unicode_forms(predictions: str, references: str) -> None:
+    """Warn if only one side has decomposed characters."""
+    if is_normalized("NFC", predictions) != is_normalized("NFC", references):
+        warnings.warn(
+            "Either the predictions or the references have decomposed characters, which do not equal composed ones: "
+            "convert both to one Unicode form, such as NFC.",
             stacklevel=2,
         )
 
@@ -261,4 +265,5 @@ def to_text_lists(predictions: Any, references: Any) -> tuple[list[str], list[li
             "there must be at least one prediction, and at least one reference for each, "
             f"got {len(predictions)} predictions and {with_references} with references."
         )
+    warn_of_unicode_forms("\n".join(predictions), "\n".join(chain.from_iterable(references)))
     return predictions, references

@@ -92,8 +92,10 @@ def test_a_warning_names_texts_without_spaces(texts, options, warns):
 def test_a_warning_names_decomposed_characters_of_one_side():
     composed, decomposed = "\u00e9t\u00e9", "e\u0301te\u0301"
     for predictions, references in ((composed, decomposed), (decomposed, composed)):
-        with pytest.warns(UserWarning, match="Either the predictions or the references have decomposed characters"):
+        message = "Either the predictions or the references have decomposed characters"
+        with pytest.warns(UserWarning, match=message) as caught:
             score([predictions, "a"], [references, "a"])
+        assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         score([composed, "\u0301"], [composed, "\u0301"])
