@@ -60,11 +60,7 @@ def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[Pai
 
 
 class TrainingStateCallback(TrainerCallback):
-    """Keeps what depends on the Trainer's state correct.
-
-    A resumed run has the intervals of its arguments, the order of the batches is that of the epoch, and a checkpoint is
-    complete.
-    """
+    """Sets the intervals of a resumed run and the epoch of the sampler, and checks that a checkpoint is complete."""
 
     sampler: TokenBudgetSampler | None = None
 

@@ -20,7 +20,7 @@ from ..inference.evaluation import make_scorers
 from ..inputs_random_transformer import check_choice, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, DataArguments, ModelArguments, check_unset, set_names, split_and_label
-from .loss_check import check_causality, check_loss_function
+from .loss_check import check_edited_model
 from .model_init import freeze, load_initial
 from .run_record import check_output_dir
 from .training_arguments import TranslationTrainingArguments
@@ -62,8 +62,7 @@ def check_initial_model(
     """Check that the arguments suit a model with this configuration, whose weights take no memory here."""
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
-    check_loss_function(model)
-    check_causality()
+    check_edited_model(model)
     if model_args.lora_target_modules:
         check_adapted_modules(model, model_args.lora_targets)
     if model_args.freeze:

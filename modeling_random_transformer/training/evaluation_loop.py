@@ -2,21 +2,29 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from accelerate.utils import recursively_apply
+from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, PredictionOutput, denumpify_detensorize
+from transformers.trainer_utils import (
+    EvalLoopOutput,
+    EvalPrediction,
+    PredictionOutput,
+    RemoveColumnsCollator,
+    denumpify_detensorize,
+)
 from transformers.utils import is_numpy_array
 
 from ..data.batches import EvaluationSampler
 from ..data.sources import Pair
+from ..data.tokenization import lengths_of
 from ..inference.engine import attach_engine
 from ..inputs_random_transformer import drop_none, longest_target
 from ..ops_random_transformer import IGNORE_INDEX
@@ -25,10 +33,12 @@ from ..versions_random_transformer import UNTESTED_ADVICE
 
 ENGINE_DTYPE = "float32"  # the dtype in which the engine's scores equal those of the model
 SAMPLES = 3  # translations that are shown after an evaluation
+BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # columns of the pairs in a batch
+EVALUATION_TOKENS = 16_384  # minimum batch size in tokens on a GPU
 
 
 class EvaluatingTrainer(Seq2SeqTrainer):
-    """A trainer with the evaluation of `TranslationTrainer`."""
+    """Evaluates every pair once, with the search, the limit on lengths and the order of the results of `translate`."""
 
     args: Any
     control: Any
@@ -38,6 +48,50 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     search_kwargs: dict[str, Any] = {}
     samples: Sequence[Pair] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0
+    padding_multiple = 1  # padded lengths are multiples of it
+
+    # Batches
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Batches of at most `per_device_eval_batch_size` pairs, sorted by length."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        lengths = lengths_of(dataset)
+        max_tokens = self.args.max_tokens_per_batch
+        if self.args.device.type != "cpu":  # evaluation needs less memory than training
+            max_tokens = max(max_tokens, EVALUATION_TOKENS)
+        sampler = EvaluationSampler(
+            lengths,
+            max_tokens,
+            self.args.eval_batch_size,
+            num_processes=self._data_parallel_size(),
+            pad_to_multiple_of=self.padding_multiple,
+            limits=[longest_target(length, self.model.config) for length in lengths[:, 0].tolist()],
+        )
+        return self._loader(dataset, sampler)
+
+    get_test_dataloader = get_eval_dataloader
+
+    def _data_parallel_size(self) -> int:
+        """The number of processes with different batches; a tensor-parallel group shares one batch."""
+        return self.accelerator.num_processes // self.get_tp_size()
+
+    def _data_parallel_rank(self) -> int:
+        """The data-parallel rank of this process. Tensor parallelism is the last dimension of every device mesh."""
+        return self.accelerator.process_index // self.get_tp_size()
+
+    def _loader(self, dataset: Dataset, sampler: Sampler, **options: Any) -> DataLoader:
+        """Batches of the sampler, distributed over the processes."""
+        loader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=RemoveColumnsCollator(self.data_collator, BATCH_COLUMNS),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            **options,
+        )
+        return self.accelerator.prepare(loader)
+
+    # Evaluation
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen_kwargs: Any
@@ -210,6 +264,10 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     def _gather_shards(self, tensor: Tensor) -> Tensor:
         """Stack a tensor with the same shape on all processes, once per tensor-parallel group."""
         return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:  # noqa: ARG002
+        """Autocast for the forward pass and the loss. It replaces Accelerate's, see `_without_output_conversion`."""
+        return self.accelerator.autocast()
 
     def _without_output_conversion(self, model: nn.Module) -> nn.Module:
         """Undo Accelerate's replacement of `forward` for mixed precision.

@@ -70,28 +70,30 @@ class LossCheck:
         )
 
 
-def check_loss_function(model: Any) -> None:
-    """Check that the model computes cross-entropy, which training computes with label smoothing.
+def check_edited_model(model: Any) -> None:
+    """Check that a model of this package, optionally with an adapter, can be trained after an edit of its code.
+
+    Raises:
+        ValueError: the model has another loss function, or a position of the target depends on a later one.
+    """
+    if isinstance(model.config, RandomTransformerConfig):
+        check_loss_function(model.loss_function)
+        check_causality()
+
+
+def check_loss_function(loss_function: Any) -> None:
+    """Check that the loss of a model is cross-entropy, which training computes with label smoothing.
 
     Training and evaluation compute the loss from the logits (`training_loss`, or transformers' label smoothing).
     Without label smoothing, evaluation takes the loss of the model. Another `model.loss_function` would then be
     reported, but not decreased. Training cannot use it, since label smoothing, R-Drop and the mean over the tokens of a
     step would have no effect.
-
-    Args:
-        model: a model of this package, optionally with an adapter. Other models are not checked.
-
-    Raises:
-        ValueError: the model has another loss function.
     """
-    if not isinstance(model.config, RandomTransformerConfig):
-        return
-    loss_function = model.loss_function
     if loss_function is not smoothed_cross_entropy:
         name = getattr(loss_function, "__name__", loss_function)
         raise ValueError(
             f"loss_function of the model must be smoothed_cross_entropy, got {name}: training would ignore it. "
-            "Select a loss of training in training_loss of modeling_random_transformer/training/methods/__init__.py."
+            "Select a loss in make_training_loss of modeling_random_transformer/training/methods/__init__.py."
         )
 
 
@@ -99,12 +101,10 @@ def check_causality() -> None:
     """Check that a position of the target does not depend on later ones, which an edit of attention may cause.
 
     SDPA gets no mask for the causal self-attention of a batch without padding, and reads `is_causal` instead. A model
-    that ignores it learns to copy the next token.
-
-    Raises:
-        ValueError: a position depends on a later one.
+    that ignores it learns to copy the next token. The check builds a small model of the same classes.
     """
-    model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("blog"))
+    with torch.random.fork_rng(devices=[]):  # the random numbers of the training do not depend on the check
+        model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("blog"))
     targets = torch.tensor([[6, 0, 1], [6, 0, 2]])
     first, second = model.eval()(targets[:, :1], decoder_input_ids=targets).logits[:, :2]
     if difference(first, second):

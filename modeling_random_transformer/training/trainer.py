@@ -3,7 +3,6 @@
 import copy
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pickle import UnpicklingError
@@ -12,21 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
-from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, set_seed
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import RemoveColumnsCollator
+from transformers.trainer_callback import ExportableState, PrinterCallback, ProgressCallback
 
 from ..base import load_extra
 from ..base.distributed import call_on_main_process
-from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
+from ..data.batches import TokenBudgetSampler, padding_multiple
 from ..data.retokenization import RetokenizedPairs, Retokenizer
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
-from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
+from ..inputs_random_transformer import max_source_positions, max_target_positions
 from ..ops_random_transformer import IGNORE_INDEX
 from .callbacks import ThroughputProgressCallback, TrainingStateCallback
 from .checkpoints import (
@@ -38,15 +35,12 @@ from .checkpoints import (
     write_checkpoint,
 )
 from .evaluation_loop import EvaluatingTrainer
-from .loss_check import LossCheck, check_loss_function, check_weights
-from .methods import retokenizer_of, training_loss
+from .loss_check import LossCheck, check_edited_model, check_weights
+from .methods import make_training_loss, retokenizer_of
 from .methods.muon import muon_optimizer
 from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
-
-BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # columns of the pairs in a batch
-EVALUATION_TOKENS = 16_384  # minimum batch size in tokens on a GPU
 
 
 class TranslationTrainer(EvaluatingTrainer):
@@ -98,7 +92,7 @@ class TranslationTrainer(EvaluatingTrainer):
         self.checkpoint_limit = args.save_total_limit
         self.model_init = kwargs.get("model_init")
         self.padding_multiple = padding_multiple(args.device)
-        self.training_loss = training_loss(args)
+        self.training_loss = make_training_loss(args)
         first_model = self.call_model_init() if model is None else model
         _save_tied_weights_once(first_model)
         kwargs["data_collator"] = kwargs.get("data_collator") or DataCollatorForSeq2Seq(
@@ -183,45 +177,6 @@ class TranslationTrainer(EvaluatingTrainer):
         limits = max_source_positions(self.model), max_target_positions(self.model.config)
         return min(filter(None, limits), default=None)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Batches of at most `per_device_eval_batch_size` pairs, sorted by length."""
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        lengths = lengths_of(dataset)
-        max_tokens = self.args.max_tokens_per_batch
-        if self.args.device.type != "cpu":  # evaluation needs less memory than training
-            max_tokens = max(max_tokens, EVALUATION_TOKENS)
-        sampler = EvaluationSampler(
-            lengths,
-            max_tokens,
-            self.args.eval_batch_size,
-            num_processes=self._data_parallel_size(),
-            pad_to_multiple_of=self.padding_multiple,
-            limits=[longest_target(length, self.model.config) for length in lengths[:, 0].tolist()],
-        )
-        return self._loader(dataset, sampler)
-
-    get_test_dataloader = get_eval_dataloader
-
-    def _data_parallel_size(self) -> int:
-        """The number of processes with different batches; a tensor-parallel group shares one batch."""
-        return self.accelerator.num_processes // self.get_tp_size()
-
-    def _data_parallel_rank(self) -> int:
-        """The data-parallel rank of this process. Tensor parallelism is the last dimension of every device mesh."""
-        return self.accelerator.process_index // self.get_tp_size()
-
-    def _loader(self, dataset: Dataset, sampler: Sampler, **options: Any) -> DataLoader:
-        """Batches of the sampler, distributed over the processes."""
-        loader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=RemoveColumnsCollator(self.data_collator, BATCH_COLUMNS),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            **options,
-        )
-        return self.accelerator.prepare(loader)
-
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
         """The batches of a step and their number of target tokens. Also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -239,7 +194,7 @@ class TranslationTrainer(EvaluatingTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run the forward and backward pass of one batch, whose inputs a regularization may change.
 
-        transformers' `compute_loss` calls the model, and then `self.training_loss`.
+        transformers' `compute_loss` calls the model, and then `compute_loss_func`, which is `self.training_loss`.
 
         Raises:
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
@@ -260,10 +215,6 @@ class TranslationTrainer(EvaluatingTrainer):
         self.loss_check.check(end=self.state.global_step)
         return loss
 
-    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:  # noqa: ARG002
-        """Autocast for the forward pass and the loss. It replaces Accelerate's, see `_without_output_conversion`."""
-        return self.accelerator.autocast()
-
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """The optimizer. Before it is created, the weights are sharded if Accelerate's configuration selects FSDP2."""
         if self.accelerator.is_fsdp2:
@@ -279,9 +230,9 @@ class TranslationTrainer(EvaluatingTrainer):
         """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one.
 
         Raises:
-            ValueError: the model has its own loss, see `check_loss_function`; or a checkpoint is damaged.
+            ValueError: the model cannot be trained, see `check_edited_model`; or a checkpoint is damaged.
         """
-        check_loss_function(self.accelerator.unwrap_model(self.model))
+        check_edited_model(self.accelerator.unwrap_model(self.model))
         # One process decides, because the file systems of other nodes may show another state.
         folder = self.args.output_dir
         call_on_main_process(lambda: check_checkpoints(folder, self.run_id))
@@ -311,6 +262,9 @@ class TranslationTrainer(EvaluatingTrainer):
         check_weights(self.model, self.state.global_step)
         if trial is not None:
             raise ValueError(f"save_strategy must be 'no' in a hyperparameter search, got {self.args.save_strategy!r}.")
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):  # not in a checkpoint of a training without this callback
+                self.state.stateful_callbacks.setdefault(type(callback).__name__, {})
         folder = checkpoint_folder(self.args.output_dir, self.state.global_step)
         with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)

@@ -6,8 +6,10 @@ import shutil
 import transformers
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.training.callbacks import describe_evaluation
+from modeling_random_transformer.training.callbacks import TimeCallback, describe_evaluation
+from modeling_random_transformer.training.checkpoints import newest_complete, state_of
 from modeling_random_transformer.training.run_record import TRAINING_RECORD
+from tests.helpers.trainer import new_trainer
 from tests.helpers.training import UNSCORED, flags, run, validation
 
 
@@ -43,3 +45,14 @@ def test_the_training_time_is_that_of_all_processes(copied):
     tenth.write_text(text.replace(str(before), longer))
     (copied / "out" / "model.safetensors").unlink()
     assert run(copied, "out", **UNSCORED).seconds > float(longer)
+
+
+def test_a_training_resumes_with_another_callback(tmp_path):
+    """As a training of version 0.2.0, whose checkpoints have no training time."""
+    new_trainer(tmp_path, max_steps=1, save_steps=1).train()
+    trainer = new_trainer(tmp_path, max_steps=2, save_steps=1)
+    trainer.add_callback(TimeCallback())
+    trainer.train(resume_from_checkpoint=True)
+    saved = state_of(newest_complete(tmp_path))
+    assert saved.global_step == 2
+    assert saved.stateful_callbacks["TimeCallback"]["attributes"]["seconds"] > 0

@@ -18,7 +18,7 @@ from modeling_random_transformer.training.loss_check import (
     ADVICE,
     LossCheck,
     check_causality,
-    check_loss_function,
+    check_edited_model,
     check_weights,
 )
 from tests.helpers.models import tiny_model
@@ -91,9 +91,11 @@ def test_a_loss_of_the_model_that_training_would_ignore_is_an_error(tmp_path, co
         train_translation(*parsed(corpus, "out"))
 
 
-def test_attention_to_later_positions_is_an_error_before_the_corpus_is_read(corpus, monkeypatch):
+def test_attention_to_later_positions_is_an_error_before_the_corpus_is_read(tmp_path, corpus, monkeypatch):
     """A formula in the place of SDPA, which ignores that a mask of `None` is causal there."""
+    state = torch.get_rng_state()
     check_causality()
+    assert torch.equal(torch.get_rng_state(), state)
 
     def formula(attention_mask, **_):
         return "eager", attention_mask
@@ -102,16 +104,18 @@ def test_attention_to_later_positions_is_an_error_before_the_corpus_is_read(corp
     (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
     with pytest.raises(ValueError, match="attention of the decoder must hide later positions, but a position depends"):
         train_translation(*parsed(corpus, "out"))
+    with pytest.raises(ValueError, match="attention of the decoder must hide later positions"):
+        new_trainer(tmp_path).train()
     monkeypatch.setattr(RandomTransformerPreTrainedModel, "_supports_sdpa", False)  # the advice of the message
     check_causality()
 
 
 def test_the_loss_of_adapted_models_is_checked_and_that_of_other_models_is_not():
     adapted = get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"]))
-    check_loss_function(adapted)
+    check_edited_model(adapted)
     adapted.get_base_model().loss_function = summed_loss
     with pytest.raises(ValueError, match="got summed_loss"):
-        check_loss_function(adapted)
+        check_edited_model(adapted)
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    check_loss_function(MarianMTModel(MarianConfig(**sizes, **heads, pad_token_id=0, decoder_start_token_id=0)))
+    check_edited_model(MarianMTModel(MarianConfig(**sizes, **heads, pad_token_id=0, decoder_start_token_id=0)))

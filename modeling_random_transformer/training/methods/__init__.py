@@ -12,7 +12,7 @@ from .loss import SmoothedCrossEntropy
 from .r_drop import RDropLoss
 
 
-def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
+def make_training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     """The loss that the training arguments select."""
     if args.r_drop_alpha:
         return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
