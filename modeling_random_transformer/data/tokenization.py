@@ -37,7 +37,7 @@ def tokenize_pairs(
     name: str = "pairs",
     with_words: bool = False,
 ) -> "tuple[Dataset, ValidationReport]":
-    """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
+    """Tokenize pairs into the columns `input_ids`, `labels`, `source_length` and `target_length`.
 
     Args:
         pairs: a dataset with the columns `line`, `source` and `target`.
@@ -98,11 +98,7 @@ def tokenize_batch(
     codes = languages.arguments
     source = encode_texts(tokenizer, rows["source"], **codes)
     target = encode_texts(tokenizer, text_target=rows["target"], **codes)
-    columns = {
-        "input_ids": source["input_ids"],
-        "attention_mask": source["attention_mask"],
-        "labels": target["input_ids"],
-    }
+    columns = {"input_ids": source["input_ids"], "labels": target["input_ids"]}
     for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTH_COLUMNS, strict=True):
         ids_of_texts = encoded["input_ids"]
         columns[lengths_column] = [*map(len, ids_of_texts)]
