@@ -23,7 +23,7 @@ from .ops_random_transformer import (
     is_plain,
     is_unmodified,
     matmul_attention,
-    prefer_matmul_attention_for_decoding,
+    prefers_matmul_for_decoding,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
 from .snapshot_random_transformer import Snapshot
@@ -337,7 +337,7 @@ class BeamAttention:
         self.source_keys, self.source_values = source
         self.source_mask = source_mask
         self.attend: Callable[..., Tensor] = scaled_dot_product_attention
-        if prefer_matmul_attention_for_decoding(self.source_keys, source_mask):
+        if prefers_matmul_for_decoding(self.source_keys, source_mask):
             self.attend = matmul_attention
             self.source_keys = self.source_keys.contiguous()
             self.source_values = self.source_values.contiguous()

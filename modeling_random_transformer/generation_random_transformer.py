@@ -37,7 +37,7 @@ from .ops_random_transformer import (
     trailing_true,
 )
 from .quantization_random_transformer import Int8Linear
-from .snapshot_random_transformer import is_copied
+from .snapshot_random_transformer import is_model_code
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
     VERIFICATION,
@@ -291,12 +291,12 @@ def modules_reason(model: Any) -> str | None:
     if model._compiled_call_impl is not None or not (forward is None or wraps):
         return "forward of the model is replaced or compiled"
     inner_modules = []
-    for name, module in named_parts(model):
+    for name, module in step_modules(model):
         if next(module.children(), None) is not None:
             inner_modules.append((name, module))
         elif forward_hooks(module):  # other leaf modules are called; the comparison must not run hooks
             return f"{name} has a hook"
-    if reason := modified_module(inner_modules):
+    if reason := modification_reason(inner_modules):
         return reason
     for layer in (decoder, *decoder.layers):
         if layer.config._attn_implementation != "sdpa":
@@ -304,7 +304,7 @@ def modules_reason(model: Any) -> str | None:
     return None
 
 
-def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
+def modification_reason(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
     """Why a module does not compute the `forward` of its class in evaluation mode; `None` if all modules do."""
     for name, module in named_modules:
         if has_modified_call(module):
@@ -314,7 +314,7 @@ def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | Non
     return None
 
 
-def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
+def step_modules(model: Any) -> Iterator[tuple[str, nn.Module]]:
     """The modules that a decoder step uses, with their names."""
     yield "model", model.model
     yield from model.model.decoder.named_modules(prefix="decoder")
@@ -397,8 +397,8 @@ def can_capture(model: Any, max_length: int) -> bool:
     """
     if model.device.type != "cuda" or max_length > model.config.max_position_embeddings or "forward" in vars(model):
         return False
-    for _, module in named_parts(model):
-        is_known = library_of(module) in ("torch", "transformers") or is_copied(type(module))
+    for _, module in step_modules(model):
+        is_known = library_of(module) in ("torch", "transformers") or is_model_code(type(module))
         if not is_known or isinstance(module, Int8Linear):
             return False
     return all(map(is_plain, model.parameters()))

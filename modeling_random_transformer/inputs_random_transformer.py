@@ -91,7 +91,7 @@ def check_string(text: Any, index: int) -> None:
 
 
 def check_type(name: str, value: Any, expected: Any, description: str) -> None:
-    """Check an optional argument."""
+    """Raise a `ValueError` unless an argument is `None` or of a type, which `description` names."""
     if value is not None and not isinstance(value, expected):
         raise ValueError(f"{name} must be {description}, got {value!r}.")
 

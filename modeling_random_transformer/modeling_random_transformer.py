@@ -47,7 +47,7 @@ from .ops_random_transformer import (
     IGNORE_INDEX,
     fast_dropout,
     float64_device,
-    is_transformed,
+    is_traced,
     masked_softmax,
     may_omit_mask,
     select_attention,
@@ -100,13 +100,13 @@ class SinusoidalPositions(nn.Module):
         `position_limit` is an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         # The comparison would specialize a graph.
-        if position_limit is None or is_transformed() or position_limit > len(self.table) or self.table.is_meta:
+        if position_limit is None or is_traced() or position_limit > len(self.table) or self.table.is_meta:
             return self.encode(positions)
         return nn.functional.embedding(positions, self.table)
 
-    def encode(self, indices: Tensor) -> Tensor:
-        """Encodings of positions in a sequence, without the table: `[length]` → `[length, d_model]`."""
-        return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
+    def encode(self, positions: Tensor) -> Tensor:
+        """Encodings of positions in a sequence, without the table: `[…, length]` → `[…, length, d_model]`."""
+        return sinusoids(positions + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
     def reset_parameters(self) -> None:
         """Compute the table. PyTorch's loaders of models on the meta device call a method of this name."""
@@ -215,7 +215,7 @@ class RandomTransformerAttention(nn.Module):
             is_cross_attention=is_cross_attention,
         )
         # A mask of `None` hides nothing, except in causal self-attention with SDPA, which then reads `is_causal`. To
-        # replace the formula here, use `attn_implementation="eager"`, which always has a mask.
+        # replace the formula here, use eager attention, whose causal mask is never `None`.
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
@@ -552,7 +552,8 @@ class RandomTransformerDecoder(RandomTransformerStack):
         "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
     }
-    # The number of layers, from which negative indices in output_hidden_states count. An argument of later versions.
+    # The number of layers, from which negative indices in output_hidden_states count. `OutputRecorder` of transformers
+    # 5.17 has no argument for it.
     _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
 
     def __init__(self, config: RandomTransformerConfig):
@@ -888,7 +889,7 @@ def position_limit_of(position_ids: Tensor) -> int | None:
     Raises:
         ValueError: a position is negative.
     """
-    if not position_ids.is_cpu or is_transformed():
+    if not position_ids.is_cpu or is_traced():
         return None
     if not position_ids.numel():  # an empty batch
         return 0

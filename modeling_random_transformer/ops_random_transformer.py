@@ -53,7 +53,7 @@ def float32_precisions() -> tuple[str, str]:
     return torch.backends.cuda.matmul.fp32_precision, cpu_backend.matmul.fp32_precision
 
 
-def is_transformed() -> bool:
+def is_traced() -> bool:
     """Whether the caller runs under `torch.compile`, `torch.export` or a `torch.func` transform.
 
     Under a transform, only PyTorch's own operations can be used. A custom autograd function or in-place random numbers
@@ -135,7 +135,7 @@ def select_attention(
         implementation = "sdpa"
         attention_mask = attention_mask[:, None, None].bool()
     is_empty = query.shape[0] == 0 or query.shape[2] == 0
-    if implementation != "sdpa" or not (is_empty or prefer_eager_attention_for_training(query, key)):
+    if implementation != "sdpa" or not (is_empty or prefers_eager_for_training(query, key)):
         return implementation, attention_mask
     if attention_mask is None and is_causal:
         query_len, key_len = query.shape[2], key.shape[2]
@@ -144,21 +144,21 @@ def select_attention(
     return "eager", attention_mask
 
 
-def prefer_eager_attention_for_training(query: Tensor, key: Tensor) -> bool:
+def prefers_eager_for_training(query: Tensor, key: Tensor) -> bool:
     """Whether eager attention trains faster than the fused kernel, by up to 15 times in half precision on a CPU.
 
     Above 128 keys, eager attention would need too much memory. A comparison of lengths would specialize a graph.
     Therefore `torch.compile` always uses eager attention, and `torch.export` never does.
     """
-    is_training = query.requires_grad and query.device.type == "cpu"
-    if not is_training or query.element_size() >= 4:
+    trains_on_cpu = query.requires_grad and query.device.type == "cpu"
+    if not trains_on_cpu or query.element_size() >= 4:
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
     return key.shape[2] <= 128
 
 
-def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> bool:
+def prefers_matmul_for_decoding(keys: Tensor, mask: Tensor | None) -> bool:
     """Whether two matrix products decode faster than the fused kernel, by up to five times for one query on a CPU.
 
     The products return NaN if an additive mask hides all keys, so the fused kernel is used with such masks.
@@ -207,7 +207,7 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
         return states
     limit = 2**16
     dropped = round(rate * limit)  # how many of the 16-bit numbers drop an element
-    if states.device.type != "cpu" or is_transformed() or not 0 < dropped < limit:
+    if states.device.type != "cpu" or is_traced() or not 0 < dropped < limit:
         return nn.functional.dropout(states, rate)
     count = states.numel()
     words = torch.empty(math.ceil(count / 4), dtype=torch.int64).random_(-(2**63), None)
@@ -260,7 +260,7 @@ def smoothed_cross_entropy(
     if num_items_in_batch is None:
         num_items_in_batch = (~ignored).sum()
     weight = token_weight(num_items_in_batch, like=logits)
-    if is_transformed():
+    if is_traced():
         losses = cross_entropy(logits.to(weight.dtype), targets, reduction="none", label_smoothing=smoothing)
         return weight * losses.masked_fill(ignored, 0).sum()
     if targets.is_cpu and targets.numel():
@@ -355,7 +355,7 @@ class _CrossEntropySum(torch.autograd.Function):
             raise RuntimeError("create_graph must be False for this loss, which has no second derivative, got True.")
         gradient, backward_weight = ctx.saved_tensors
         scale = (scale * backward_weight).to(gradient.dtype)
-        if is_transformed() or torch._C._autograd._get_current_graph_task_keep_graph():
+        if is_traced() or torch._C._autograd._get_current_graph_task_keep_graph():
             gradient = gradient * scale  # another backward pass may need the gradient
         elif not scale.is_cpu or scale != 1:  # a comparison would synchronize a GPU
             gradient.mul_(scale)

@@ -13,7 +13,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, joined_parameters, tensors_of
+from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_traced, joined_parameters, tensors_of
 from .snapshot_random_transformer import TensorContents
 
 METHOD = "dynamic_int8"
@@ -158,7 +158,7 @@ def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | Non
     same.
     """
     scale = layers[0].weight_scale
-    if not scale.is_cpu or scale.dtype != torch.float32 or is_transformed() or not int8_kernels().classes:
+    if not scale.is_cpu or scale.dtype != torch.float32 or is_traced() or not int8_kernels().classes:
         return None
     if any(layer.weight.numel() < MIN_PACKED_ELEMENTS for layer in layers):
         return None

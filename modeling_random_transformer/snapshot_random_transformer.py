@@ -41,7 +41,7 @@ class Snapshot:
         self.reasons: dict[str, str | None] = {}  # the result of each check of the model, by its name
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         modules = list(model.modules())
-        self.parts = modules[1:]
+        self.submodules = modules[1:]
         # Views show later changes. PyTorch never uses the key of a hook again, so the keys identify the hooks.
         self.views: list[Iterable[Any]] = []
         for namespace in namespaces_of(modules):
@@ -62,7 +62,7 @@ class Snapshot:
     def current_values(self, model: nn.Module) -> list[Any]:
         """The values of all namespaces, and the functions of PyTorch and transformers that users may replace."""
         values = list(chain.from_iterable(self.views))
-        values += map(type, self.parts)
+        values += map(type, self.submodules)
         values.append(type(model))
         attributes = dict(vars(model))  # excludes the engine and this snapshot, for example
         values += code_of(attributes.values())
@@ -117,7 +117,7 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
     for cls in dict.fromkeys(chain.from_iterable(module_class.__mro__ for module_class in classes)):
         if not cls.__module__.startswith("transformers."):  # excluded because they have many methods
             namespaces.append(vars(cls))
-        if is_copied(cls):
+        if is_model_code(cls):
             file = vars(sys.modules[cls.__module__])
             file.setdefault("__warningregistry__", {})  # the first warning in a file would add it
             namespaces.append(file)
@@ -150,7 +150,7 @@ def distinct(items: Iterable[T]) -> list[T]:
     return list(by_identity.values())
 
 
-def is_copied(cls: type) -> bool:
+def is_model_code(cls: type) -> bool:
     """Whether a class is defined in one of the files that saved folders contain."""
     return cls.__module__.endswith("random_transformer")
 

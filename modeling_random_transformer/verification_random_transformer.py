@@ -27,7 +27,7 @@ from transformers.utils import ModelOutput
 from .ops_random_transformer import (
     float32_precisions,
     forward_hooks,
-    is_transformed,
+    is_traced,
 )
 from .snapshot_random_transformer import Snapshot, current_snapshot
 from .versions_random_transformer import (
@@ -53,9 +53,7 @@ VERIFIED_ARGUMENTS = {
     "decoder_attention_mask",
     "decoder_input_ids",
     "encoder_outputs",
-    "generation_config",
     "input_ids",
-    "inputs",
     "logits_processor",
     "prefix_allowed_tokens_fn",
     "stopping_criteria",
@@ -104,7 +102,7 @@ class CacheVerification:
 
     def must_compare(self, kind: tuple[Any, ...], model_kwargs: Mapping[str, Any]) -> bool:
         """Whether a step is cached and can be verified, and no step of its kind was verified for this model."""
-        if is_transformed() or model_kwargs.get("use_cache") is False:
+        if is_traced() or model_kwargs.get("use_cache") is False:
             return False
         return kind not in self.snapshot.verified_steps and can_verify(self.model, self.arguments)
 
@@ -171,7 +169,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         Raises:
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
-        if self.snapshot is None and not is_transformed():
+        if self.snapshot is None and not is_traced():
             verify_transformers()
         num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
@@ -274,7 +272,7 @@ def replace_saved_limit(kwargs: dict[str, Any]) -> None:
 
 def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
     """Whether a pass without a cache computes the same as a cached step: no dropout, no unknown arguments."""
-    if is_transformed():
+    if is_traced():
         return False
     options = vars(GenerationConfig()).keys() | VERIFIED_ARGUMENTS
     for name, value in kwargs.items():

@@ -120,7 +120,7 @@ def test_fast_steps_in_half_precision_equal_the_modules(dtype, autocast, disable
 def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disable_fast_decoder, monkeypatch):
     """As on CPUs with bfloat16 instructions; also in float64, to compare exactly."""
     monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
-    monkeypatch.setattr(decoding, "prefer_matmul_attention_for_decoding", lambda *_: True)
+    monkeypatch.setattr(decoding, "prefers_matmul_for_decoding", lambda *_: True)
     monkeypatch.setattr(ops, "scaled_dot_product_attention", None)
     model = tiny_model().to(dtype)
     ours = generate_with_fixed_scores(model, **SEARCHES[search])
@@ -134,7 +134,7 @@ def test_prefer_matmul_attention_for_decoding(monkeypatch):
     keys = torch.ones(2, 1, 3, 4, dtype=torch.bfloat16)
     mask = decoding.additive_padding_mask(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
     hides_all = decoding.additive_padding_mask(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
-    prefers_matmul = ops.prefer_matmul_attention_for_decoding
+    prefers_matmul = ops.prefers_matmul_for_decoding
     assert prefers_matmul(keys, None)
     assert prefers_matmul(keys, mask)
     assert not prefers_matmul(keys, hides_all)

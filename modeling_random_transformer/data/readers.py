@@ -273,7 +273,7 @@ def delimiter_of(first_line: str, columns: Columns) -> str:
 class _CsvTable:
     """The rows of a CSV file."""
 
-    def __init__(self, lines: Iterator[str], delimiter: str = ","):
+    def __init__(self, lines: Iterator[str], delimiter: str):
         self.lines = lines
         self.delimiter = delimiter
         self.width: int | None = None  # the number of cells of each row, if it is known
@@ -298,14 +298,14 @@ class _TsvTable(_CsvTable):
     """The rows of a TSV file; see the module for its quotes."""
 
     def __init__(self, lines: Iterator[str]):
-        super().__init__(lines)
+        super().__init__(lines, delimiter="\t")
         self.ahead: list[str] = []  # lines that were read to find the end of a quoted cell
 
     def rows(self) -> Iterator[tuple[int, list[str], str]]:
         """Number of the first line, cells and text of each row."""
         number = 1
         for line in iter(self._next_line, None):
-            cells = line.rstrip("\r\n").split("\t")
+            cells = line.rstrip("\r\n").split(self.delimiter)
             following = 0  # lines of the same row
             if '"' in line:
                 in_quotes, following = self._cells_in_quotes(line)
@@ -323,7 +323,7 @@ class _TsvTable(_CsvTable):
 
     def _cells_in_quotes(self, line: str) -> tuple[list[str], int]:
         """The cells of a row with quoted cells and its number of further lines; no cells for any other row."""
-        reader = csv.reader(self._lines_of_cell(line), delimiter="\t", strict=True)
+        reader = csv.reader(self._lines_of_cell(line), delimiter=self.delimiter, strict=True)
         with suppress(csv.Error):
             cells = next(reader)
             following = reader.line_num - 1

@@ -226,7 +226,7 @@ class DatasetText(Corpus):
         return self.name
 
     @property
-    def is_stream(self) -> bool:
+    def is_streamed(self) -> bool:
         """Whether the dataset is read while it is downloaded."""
         return not hasattr(self.dataset, "__len__")
 
@@ -236,7 +236,7 @@ class DatasetText(Corpus):
 
     def fingerprint(self) -> str:
         """The fingerprint that `datasets` computes; name and version for a streaming dataset, which has none."""
-        return f"{self.name}{self.version}" if self.is_stream else str(self.dataset._fingerprint)
+        return f"{self.name}{self.version}" if self.is_streamed else str(self.dataset._fingerprint)
 
 
 def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dataset | IterableDataset, str]":

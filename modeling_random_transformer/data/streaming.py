@@ -103,7 +103,7 @@ class TokenBudgetStream(IterableDataset):
     def __post_init__(self) -> None:
         check_choice(ON_INVALID, on_invalid=self.on_invalid)
         corpora = self.corpus.corpora if isinstance(self.corpus, CorpusMixture) else [self.corpus]
-        if any(isinstance(corpus, DatasetText) and corpus.is_stream for corpus in corpora):
+        if any(isinstance(corpus, DatasetText) and corpus.is_streamed for corpus in corpora):
             self.num_workers = min(self.num_workers, 1)
         self.report = ValidationReport(str(self.corpus))  # the report of the current epoch so far
         self.previous_report = self.report  # the report of the previous epoch

@@ -21,8 +21,9 @@ class Candidate:
     Attributes:
         translation: the text.
         score: see `return_scores` of the pipeline.
-        tokens: the generated tokens, including special tokens; empty for a blank text, which is not translated.
-            "When a translation is empty" in `docs/how_to/translate.md` explains them.
+        tokens: the generated tokens, including special tokens; empty for a text that the model has not translated: a
+            blank one, or one without letters, which is copied. "When a translation is empty" in
+            `docs/how_to/translate.md` explains them.
         problems: the problems that were detected in the translation, see `PROBLEMS` in `extras/wrappers/problems.py`.
             Empty if there are none, or if they were not examined.
         confidence: the probability that the translation is better than half of the translations of a validation set, 0

@@ -157,7 +157,7 @@ def features_of(pair: Pair, score: PairScore) -> list[float]:
         math.log(score.tokens),
         math.log(target_len / source_len),
         # More tokens per character in words that the tokenizer does not know, such as those of another language.
-        math.log((score.source_tokens or 1) / source_len),
+        math.log(max(score.source_tokens, 1) / source_len),
         copied_share(*pair),
     ]
 

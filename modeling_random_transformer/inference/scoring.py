@@ -37,14 +37,14 @@ class PairScore:
     Attributes:
         log_probability: sum of the natural logarithms of the target tokens' probabilities, including the end token.
         tokens: number of these tokens.
-        token_log_probabilities: the terms of the sum, in the order of the tokens, if they were requested.
         source_tokens: number of tokens of the source.
+        token_log_probabilities: the terms of the sum, in the order of the tokens, if they were requested.
     """
 
     log_probability: float
     tokens: int
+    source_tokens: int
     token_log_probabilities: list[float] | None = None
-    source_tokens: int | None = None
 
 
 def score_pairs(
@@ -189,7 +189,7 @@ class Scorer(PairModel):
         for source, target, row in zip(sources, targets, self.forward(sources, targets), strict=True):
             first = int(target[:1] == [self.forced])
             values = row[first : len(target)]
-            scores.append(PairScore(sum(values), len(values), values if self.token_scores else None, len(source)))
+            scores.append(PairScore(sum(values), len(values), len(source), values if self.token_scores else None))
         return scores
 
     @torch.inference_mode()

@@ -35,7 +35,7 @@ PAPER_LENGTH_PENALTY = 0.6  # paper 6.1
 # Beam search starts all beams except the first with a score of -1e9. Beams keep this score if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
 MAX_EXCLUDED_SCORE = -1e6
-# Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
+# Options of the pipeline and of `generate()` that this module sets, or that would change the type of the output.
 RESERVED = {
     "batch_size",
     "decoder_input_ids",
@@ -198,12 +198,12 @@ def is_set(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def check_options_unset(options: Mapping[str, Any], names: Iterable[str], reason: str = "") -> None:
-    """Raise a `ValueError` if one of these options is set. The reason begins with a space."""
+def check_options_unset(options: Mapping[str, Any], names: Iterable[str], reason: str) -> None:
+    """Raise a `ValueError` if one of these options is set; `reason` says why they must not be."""
     for name in names:
         value = options.get(name)
         if is_set(value):
-            raise ValueError(f"{name} must be unset{reason}, got {value!r}.")
+            raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
 
 
 def length_penalty_of(options: GenerationConfig) -> float:
@@ -392,7 +392,7 @@ def translate_stream(
     With `chunk_size=1`, each text is translated before the next is read. Arguments and errors are those of `translate`;
     arguments are checked immediately, texts when they are read.
     """
-    check_options_unset(options, ("n_best", "confidence"), " (translate_n_best returns their results)")
+    check_options_unset(options, ("n_best", "confidence"), "(translate_n_best returns their results)")
     stream = translate_n_best(texts, model, tokenizer, **{**options, "n_best": None})
     return (candidates[0].translation for candidates in stream)
 

@@ -81,7 +81,7 @@ class BackTranslationOptions:
         """Split the options of `back_translate` into options of this class and options of `translate`."""
         values, search = split_values(cls, options)
         settings = cls(**values)
-        check_options_unset(options, OTHER_OUTPUTS)
+        check_options_unset(options, OTHER_OUTPUTS, "in a back-translation")
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed

@@ -50,14 +50,14 @@ class AdviceCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         if not state.is_world_process_zero:
             return
-        if "train" in self.data.sets:  # a stream has no known length
-            pairs = len(self.data.sets["train"])
+        if "train" in self.data.tokens:  # a stream has no known length
+            pairs = len(self.data.tokens["train"])
             show([f"pairs: {pairs:,}, steps: {state.max_steps:,}, epochs: {state.num_train_epochs:,}"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
-            show(copy_advice(self.data.texts["train"]))
-            if len(self.data.texts) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
-                show(spelling_advice(self.data.texts))
-        show(evaluation_advice(self.data.sets))
+            show(copy_advice(self.data.pairs["train"]))
+            if len(self.data.pairs) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
+                show(spelling_advice(self.data.pairs))
+        show(evaluation_advice(self.data.tokens))
         show(schedule_advice(args, model.config, state.max_steps))
 
 
@@ -85,13 +85,13 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
     """The warnings about the data. Its size and its vocabulary are checked for a new model only."""
     if epochs > MAX_EPOCHS:
         yield f"Warning: {epochs:,} epochs of the training set; more than {MAX_EPOCHS} rarely help: reduce max_steps."
-    lengths = lengths_of(data.sets["train"])
+    lengths = lengths_of(data.tokens["train"])
     if is_new and len(lengths) < FEW_PAIRS:
         yield f"Warning: {len(lengths):,} pairs are too few to translate new sentences: a model needs some thousands."
     occurrences = lengths.sum() / len(data.tokenizer)
     if is_new and occurrences < MIN_OCCURRENCES:
         yield f"Warning: {occurrences:.1f} tokens per vocabulary entry are too few to learn it: reduce vocab_size."
-    if len(data.corpora) == 1 and len(data.sets) > 1:  # several corpora may be of several directions
+    if len(data.corpora) == 1 and len(data.tokens) > 1:  # several corpora may be of several directions
         yield from swapped_sets(data)
 
 
@@ -127,7 +127,7 @@ def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:
 def swapped_sets(data: PreparedData) -> Iterator[str]:
     """Warn of each set whose sources share more tokens with the training targets than with the training sources."""
     sides = {}
-    for name, rows in data.sets.items():
+    for name, rows in data.tokens.items():
         sample = rows[:SAMPLED_PAIRS]
         sides[name] = [{*chain.from_iterable(sample[column])} for column in IDS]
     train_source, train_target = sides["train"]

@@ -32,21 +32,21 @@ class PreparedData:
     Args:
         tokenizer: the tokenizer.
         reports: the validation reports, in the order of validation.
-        texts: the valid pairs of each corpus, by the name of the set.
-        sets: the token ids of each set. The training set has only pairs within the maximum lengths. The rows of several
-            corpora follow each other.
+        pairs: the valid pairs of each corpus, by the name of the set.
+        tokens: the token ids of each set. The training set has only pairs within the maximum lengths. The rows of
+            several corpora follow each other.
         corpora: the training corpora.
         corpus_sizes: number of pairs of each training corpus.
-        stream: the training set if it is streamed; in this case, it is not in `texts` and `sets`.
+        stream: the training set if it is streamed; in this case, it is not in `pairs` and `tokens`.
         overlap: validation and test sets with texts that occur in the training set, see `shared_texts`; not computed
             for a stream.
     """
 
     tokenizer: PreTrainedTokenizerBase
     reports: list[ValidationReport]
-    texts: dict[str, list[Dataset]]
+    pairs: dict[str, list[Dataset]]
     corpora: list[Corpus]
-    sets: dict[str, Dataset] = field(default_factory=dict)
+    tokens: dict[str, Dataset] = field(default_factory=dict)
     corpus_sizes: list[int] = field(default_factory=list)
     stream: TokenBudgetStream | None = None
     overlap: dict[str, Counts] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class PreparedData:
     def train_weights(self) -> np.ndarray | None:
         """How often each training pair occurs per epoch, `[pairs]`; `None` for once."""
         weights = [corpus.weight for corpus in self.corpora]
-        if "train" not in self.sets or set(weights) == {1}:
+        if "train" not in self.tokens or set(weights) == {1}:
             return None
         return np.repeat(weights, self.corpus_sizes)
 
@@ -63,7 +63,7 @@ class PreparedData:
     def validation(self) -> Dataset | dict[str, Dataset] | None:
         """The validation set; if it has a label, or there are several, by their labels (see `split_and_label`)."""
         sets = {}
-        for name, rows in self.sets.items():
+        for name, rows in self.tokens.items():
             split, label = split_and_label(name)
             if split == "validation":
                 sets[label] = rows
@@ -79,17 +79,17 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     Raises:
         ValueError: a corpus is invalid.
     """
-    texts, reports = load_texts(run, names)
+    pairs, reports = load_sets(run, names)
     train_reports = reports.get("train", [])
     lines = [report.lines for report in train_reports]
     tokenizer = prepare_tokenizer(run, sum(lines))
     is_streamed = "train" in names and run.data_args.streaming
     if is_streamed and len(train_reports) == 1:  # the stream has a report of its own
         del reports["train"]
-    data = PreparedData(tokenizer, [*chain.from_iterable(reports.values())], texts, run.corpora["train"])
-    for name, pairs in texts.items():
-        tokenized, skipped = tokenize_set(run, name, pairs, tokenizer)
-        data.sets[name] = concatenate_datasets(tokenized)
+    data = PreparedData(tokenizer, [*chain.from_iterable(reports.values())], pairs, run.corpora["train"])
+    for name, pairs_of_corpora in pairs.items():
+        tokenized, skipped = tokenize_set(run, name, pairs_of_corpora, tokenizer)
+        data.tokens[name] = concatenate_datasets(tokenized)
         data.reports += [report for report in skipped if report.invalid]
         if name == "train":
             data.corpus_sizes = [*map(len, tokenized)]
@@ -99,40 +99,40 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     if run.args.process_index == 0:
         for report in data.reports:
             logger.log(logging.WARNING if report.invalid else logging.INFO, "%s", report)
-    if "train" in texts and len(texts) > 1:
-        data.overlap = call_on_main_process(lambda: find_overlap(texts))
+    if "train" in pairs and len(pairs) > 1:
+        data.overlap = call_on_main_process(lambda: find_overlap(pairs))
     return data
 
 
-def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset]], dict[str, list[ValidationReport]]]:
+def load_sets(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset]], dict[str, list[ValidationReport]]]:
     """The valid pairs and the reports of each corpus, by the name of its set, without the pairs of a stream.
 
     The files of a stream are validated before training. A streamed dataset is not read: its report has no lines.
     """
-    texts: dict[str, list[Dataset]] = {}
+    pairs_by_set: dict[str, list[Dataset]] = {}
     reports: dict[str, list[ValidationReport]] = {}
     for name in names:
         reports[name] = []
         for corpus in run.corpora[name]:
             if name != "train" or not run.data_args.streaming:
                 pairs, report = load_pairs(corpus, run.data_args.on_invalid)
-                texts.setdefault(name, []).append(pairs)
+                pairs_by_set.setdefault(name, []).append(pairs)
             elif corpus.files:
                 report = validate(corpus, run.data_args.on_invalid)
             else:
                 report = ValidationReport(str(corpus))
             reports[name].append(report)
-    return texts, reports
+    return pairs_by_set, reports
 
 
 def tokenize_set(
-    run: Run, name: str, texts: Sequence[Dataset], tokenizer: PreTrainedTokenizerBase
+    run: Run, name: str, pairs_of_corpora: Sequence[Dataset], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[Dataset], list[ValidationReport]]:
     """Tokenize the corpora of a set; returns the token ids and the report of the skipped pairs of each corpus."""
     is_train = name == "train"
     tokenized = []
     reports = []
-    for pairs, corpus in zip(texts, run.corpora[name], strict=True):
+    for pairs, corpus in zip(pairs_of_corpora, run.corpora[name], strict=True):
         tokens, report = tokenize_pairs(
             pairs,
             tokenizer,
@@ -173,10 +173,10 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
     )
 
 
-def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
+def find_overlap(pairs_by_set: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
     """Compute `PreparedData.overlap`, and warn of sets with shared texts."""
-    held_out = {name: concatenate_datasets(pairs) for name, pairs in texts.items() if name != "train"}
-    overlap = shared_texts(texts["train"], held_out)
+    held_out = {name: concatenate_datasets(pairs) for name, pairs in pairs_by_set.items() if name != "train"}
+    overlap = shared_texts(pairs_by_set["train"], held_out)
     for name, counts in overlap.items():
         logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
     return overlap

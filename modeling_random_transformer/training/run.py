@@ -120,7 +120,7 @@ def score_finished(run: Run) -> RunResult:
 def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
     """The trainer with the initial model."""
     model = build_model(run.model_args, args, data.tokenizer)
-    check_lengths(data.sets, model.config)
+    check_lengths(data.tokens, model.config)
     # The model is saved with both settings.
     force_target_language(model, data.tokenizer)
     set_source_limit(model, data.tokenizer)
@@ -130,7 +130,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
     return TranslationTrainer(
         model,
         args,
-        train_dataset=data.stream or data.sets.get("train"),
+        train_dataset=data.stream or data.tokens.get("train"),
         train_weights=data.train_weights,
         run_id=run.training_stage.facts["run_id"],
         eval_dataset=data.validation,
@@ -294,10 +294,10 @@ def score_inputs(run: Run, name: str) -> dict[str, Any]:
 
 def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> dict[str, Any]:
     """Compute BLEU and chrF++ of the generated translations, and calibrate the confidence on a validation set."""
-    output = trainer.predict(data.sets[name], **final_search(run.args, run.job))
+    output = trainer.predict(data.tokens[name], **final_search(run.args, run.job))
     translations = decode_rows(trainer.processing_class, output.predictions)
-    [pairs] = data.texts[name]
-    language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
+    [pairs] = data.pairs[name]
+    language = target_language(trainer.processing_class, data.tokens[name][0]["labels"])
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name):
         call_on_main_process(lambda: calibrate_saved(run, name, pairs, translations))

@@ -174,10 +174,10 @@ def test_resumes_after_a_kill_at_any_file_operation(paths, translator, limited):
         ({"temperature": 0.0, "method": "sampling"}, "temperature must be positive and given with method 'sampling'"),
         ({"temperature": "0.5", "method": "sampling"}, "temperature must be positive and given with method 'sampling'"),
         ({"seed": "3", "method": "noised_beam"}, "seed must be an integer, got '3'."),
-        ({"n_best": 1}, "n_best must be unset, got 1."),
-        ({"confidence": True}, "confidence must be unset, got True."),
-        ({"output_format": "jsonl"}, "output_format must be unset, got 'jsonl'."),
-        ({"prefix_file": "prefixes"}, "prefix_file must be unset, got 'prefixes'."),
+        ({"n_best": 1}, "n_best must be unset in a back-translation, got 1."),
+        ({"confidence": True}, "confidence must be unset in a back-translation, got True."),
+        ({"output_format": "jsonl"}, "output_format must be unset in a back-translation, got 'jsonl'."),
+        ({"prefix_file": "prefixes"}, "prefix_file must be unset in a back-translation, got 'prefixes'."),
     ],
 )
 def test_invalid_option(paths, translator, limited, options, message):

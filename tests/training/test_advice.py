@@ -33,12 +33,12 @@ def prepared(pairs, length):
     columns = {name: [[5] * length] * pairs for name in ("input_ids", "labels")}
     lengths = {name: [length] * pairs for name in ("source_length", "target_length")}
     return PreparedData(
-        random_tokenizer(), [], {}, corpora=[None], sets={"train": Dataset.from_dict(columns | lengths)}
+        random_tokenizer(), [], {}, corpora=[None], tokens={"train": Dataset.from_dict(columns | lengths)}
     )
 
 
 def test_a_huge_text_of_a_set_that_is_translated():
-    [usual], [huge] = (prepared(1, length).sets.values() for length in (1000, 1001))
+    [usual], [huge] = (prepared(1, length).tokens.values() for length in (1000, 1001))
     assert list(evaluation_advice({"train": huge, "test news": usual})) == []
     [warning] = evaluation_advice({"train": usual, "test news": usual, "test": huge})
     assert "the longest text of the test set has 1,001 tokens" in warning
@@ -96,7 +96,7 @@ def tokens(tokenizer, sources, targets):
 def test_swapped_sides_are_a_warning(train, held_out, warns):
     tokenizer = random_tokenizer()
     sets = {"train": tokens(tokenizer, *train), "test": tokens(tokenizer, *held_out)}
-    data = PreparedData(tokenizer, [], {}, corpora=[None], sets=sets)
+    data = PreparedData(tokenizer, [], {}, corpora=[None], tokens=sets)
     assert ["test set seem to be swapped" in warning for warning in data_advice(data, 1, is_new=False)] == [
         True
     ] * warns
@@ -155,7 +155,7 @@ def test_the_spelling_of_several_directions_is_not_compared(directions, tmp_path
         "train": [Dataset.from_dict({"source": ["the book " * 99], "target": ["el niño " * 99]})],
         "validation": [Dataset.from_dict({"source": ["the book " * 99], "target": ["the boy " * 99]})],
     }
-    data = replace(prepared(9000, 4), texts=texts)
+    data = replace(prepared(9000, 4), pairs=texts)
     data.corpora = [SimpleNamespace(direction=f"en-{number}") for number in range(directions)]
     args = training_arguments(tmp_path)
     state = SimpleNamespace(is_world_process_zero=True, max_steps=10_000, num_train_epochs=3)
@@ -176,8 +176,8 @@ def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
 
 
 def test_a_validation_set_that_is_too_small_for_a_calibration():
-    [too_few] = prepared(99, 4).sets.values()
+    [too_few] = prepared(99, 4).tokens.values()
     [line] = evaluation_advice(dict.fromkeys(("train", "validation", "test"), too_few))
     assert line.startswith("Warning: 99 pairs of the validation set are too few to calibrate the confidence")
-    [enough] = prepared(100, 4).sets.values()
+    [enough] = prepared(100, 4).tokens.values()
     assert not [*evaluation_advice({"validation": enough})]

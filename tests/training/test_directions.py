@@ -74,7 +74,7 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
     names = ["train", *(f"test {source}-{target}" for source, target in DIRECTIONS)]
     run = Run(data, model_args, args, data.sets(), Job(result.folder / TRAINING_RECORD), tokenizer=None)
     prepared = prepare_data(run, names)
-    rows, tokenizer = list(prepared.sets["train"]), prepared.tokenizer
+    rows, tokenizer = list(prepared.tokens["train"]), prepared.tokenizer
     assert len(rows) == 360
     for index, row in enumerate(rows):
         first = tokenizer.convert_ids_to_tokens([row["input_ids"][0], row["labels"][0]])
@@ -85,9 +85,9 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
     ids, expected_ids = (sorted((row["input_ids"], row["labels"]) for row in part) for part in (streamed, rows))
     assert ids == expected_ids
     model = AutoModelForSeq2SeqLM.from_pretrained(result.folder)
-    trainer = TranslationTrainer(model, args, processing_class=tokenizer, eval_dataset=prepared.sets["train"])
+    trainer = TranslationTrainer(model, args, processing_class=tokenizer, eval_dataset=prepared.tokens["train"])
     for name, (_, target) in zip(names[1:], DIRECTIONS, strict=True):
-        predicted = trainer.predict(prepared.sets[name]).predictions
+        predicted = trainer.predict(prepared.tokens[name]).predictions
         assert set(predicted[:, 1]) == {tokenizer.get_lang_id(target)}
     with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
         trainer.evaluate()

@@ -8,7 +8,7 @@ from datasets import Dataset
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.training import DataArguments
-from modeling_random_transformer.training.preparation import load_texts
+from modeling_random_transformer.training.preparation import load_sets
 from tests.helpers.training import SIZES, UNSCORED, assert_equal_weights, run, write_corpora
 
 
@@ -32,7 +32,7 @@ def test_the_pairs_of_a_stream_are_not_loaded(streaming, corpus):
     source, target = corpus / "train.a", corpus / "train.b"
     corpora = {name: [ParallelText(source, target)] for name in ("train", "test")}
     arguments = SimpleNamespace(corpora=corpora, data_args=SimpleNamespace(streaming=streaming, on_invalid="error"))
-    texts, reports = load_texts(arguments, corpora)
+    texts, reports = load_sets(arguments, corpora)
     assert set(texts) == ({"test"} if streaming else {"train", "test"})
     assert reports["train"] == reports["test"]
 

@@ -45,7 +45,7 @@ def translate_html(
         ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
             installed.
     """
-    check_options_unset(options, ("n_best", "confidence", "min_confidence"), " for documents")
+    check_options_unset(options, ("n_best", "confidence", "min_confidence"), "for documents")
     check_iterable_of_texts("documents", documents)
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))

@@ -146,7 +146,7 @@ def _trainer(
     return MeasuredTrainer(
         build_model(model_args, args, data.tokenizer),
         args,
-        train_dataset=data.sets["train"],
+        train_dataset=data.tokens["train"],
         train_weights=_repeated(data, args),
         processing_class=data.tokenizer,
     )
@@ -185,7 +185,7 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
-    lengths = lengths_of(data.sets["train"])
+    lengths = lengths_of(data.tokens["train"])
     weights = data.train_weights
     if weights is None:
         weights = np.ones(len(lengths), int)

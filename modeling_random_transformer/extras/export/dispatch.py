@@ -18,7 +18,7 @@ from transformers.utils import logging
 from ...base.digests import tensors_digest
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...generation_random_transformer import modified_module
+from ...generation_random_transformer import modification_reason
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
@@ -238,7 +238,7 @@ class CTranslate2Engine:
         """`model_reason`, by reading all weights."""
         if model.device.type != "cpu":
             return f"the model is on the device {model.device}"
-        if reason := modified_module(model.named_modules()):
+        if reason := modification_reason(model.named_modules()):
             return reason
         if definition_of(model) == self.definition and weights_digest(model) == self.digest:
             return None

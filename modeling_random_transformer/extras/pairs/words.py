@@ -124,7 +124,7 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> Word
     return WordScore(
         score.log_probability,
         score.tokens,
-        score.token_log_probabilities,
         score.source_tokens,
+        score.token_log_probabilities,
         probabilities,
     )

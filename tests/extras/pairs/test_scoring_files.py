@@ -80,6 +80,6 @@ def test_languages_of_a_model_of_several_languages(tmp_path):
 
 
 def test_formats_of_a_score():
-    score = PairScore(-1.5, 2, [-1.0, -0.5])
+    score = PairScore(-1.5, 2, 3, [-1.0, -0.5])
     assert score_line(score, "text") == "-1.500000\t2\t-1.000000 -0.500000"
-    assert json.loads(score_line(PairScore(-1.5, 2), "jsonl")) == {"log_probability": -1.5, "tokens": 2}
+    assert json.loads(score_line(PairScore(-1.5, 2, 3), "jsonl")) == {"log_probability": -1.5, "tokens": 2}

@@ -505,7 +505,10 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
             {"name": "a", "kind": "back_translate", "uses": "back", "method": "sampling", "temperature": "7e-1"},
             "temperature must be positive and given with method 'sampling', got '7e-1'",
         ),
-        ({"name": "a", "kind": "back_translate", "uses": "back", "n_best": 1}, "n_best must be unset, got 1."),
+        (
+            {"name": "a", "kind": "back_translate", "uses": "back", "n_best": 1},
+            "n_best must be unset in a back-translation, got 1.",
+        ),
         (
             {"name": "a", "kind": "back_translate", "uses": "back", "beams": 4},
             "a must have options of back_translate, got beams.",
