@@ -9,10 +9,10 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ...base.errors import format_names, format_value
+from ...configuration_random_transformer import RandomTransformerConfig
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files, unicode_error
 from ..sentencepiece.conversion import from_sentencepiece
 from .options import show
-from .weights import Converted
 
 UNK = SPECIAL_TOKENS["unk_token"]
 CONTINUED = "@@"  # suffix of a piece that does not end its word
@@ -48,9 +48,9 @@ class JoinedTokenizer:
         ids = {name: getattr(self.tokenizer, name) for name in names}
         return {**ids, "decoder_start_token_id": ids["bos_token_id"]}
 
-    def save(self, folder: Path, converted: Converted) -> None:
-        """Save the tokenizer in a folder, and add notes about it to the report of a conversion."""
-        notes = converted[1].notes
+    def save(self, folder: Path, _config: RandomTransformerConfig) -> list[str]:
+        """Save the tokenizer in a folder; returns notes about it for the report of a conversion."""
+        notes = []
         self.tokenizer.save_pretrained(folder)
         if "target_merges" in self.tokenizer.init_kwargs:
             notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
@@ -65,6 +65,7 @@ class JoinedTokenizer:
         if not self.segments:
             notes.append("The tokenizer splits at spaces only, so texts must already be segmented (hel@@ lo).")
         notes.append("Prepare texts as the training data, such as by Moses tokenization.")
+        return notes
 
 
 def join_vocabularies(

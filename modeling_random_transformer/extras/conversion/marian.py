@@ -16,7 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ...base.errors import format_names, format_value, reraise_as_value_error
 from ...base.files import StrPath, read_json, write_json
-from ...configuration_random_transformer import RULES
+from ...configuration_random_transformer import RULES, RandomTransformerConfig
 from ...inference.loading import check_tokenizer
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
@@ -202,15 +202,17 @@ def check_loading(folder: Path, loading: Mapping[str, Any]) -> None:
             )
 
 
-def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
+def copy_tokenizer(folder: Path, output: Path, config: RandomTransformerConfig) -> list[str]:
     """Copy the tokenizer's files and set its class, which AutoTokenizer cannot derive from this model's config.
 
     Only known settings are copied, since others may refer to code, which would run for users who trust this package.
 
+    Returns:
+        Notes for the report of the conversion.
+
     Raises:
         ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
     """
-    model, report = converted
     stored: dict[str, Any] = {}
     for name in SETTINGS_FILES:
         if (folder / name).is_file():
@@ -219,27 +221,27 @@ def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
     present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if "vocab.json" in present:
         tokenizer_class = "MarianTokenizer"
-        check_marian_tokenizer(folder, present, settings, model.config)
+        check_marian_tokenizer(folder, present, settings, config)
     elif not present and (folder / FAST_TOKENIZER).is_file():
         tokenizer_class = RandomTransformerTokenizer.__name__
         present = [FAST_TOKENIZER]
     else:
-        report.notes.append(f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied.")
-        return
+        return [f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied."]
+    notes = []
     for name in present:
         shutil.copyfile(folder / name, output / name)
     write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": tokenizer_class})
     if present == [FAST_TOKENIZER]:
         with reraise_as_value_error(f"folder must contain a tokenizer of the tokenizers library, got {folder}"):
             tokenizer = RandomTransformerTokenizer.from_pretrained(output)
-        check_tokenizer(tokenizer, model.config)
+        check_tokenizer(tokenizer, config)
         tokenizer.save_pretrained(output)  # copies the tokenizer's code
     else:
-        report.notes.append("MarianTokenizer requires sentencepiece.")
+        notes.append("MarianTokenizer requires sentencepiece.")
     dropped = stored.keys() - settings.keys() - {"tokenizer_class"}
     if dropped:
-        report.notes.append(f"Not copied, as {tokenizer_class} does not require it: {format_names(sorted(dropped))}.")
-    report.notes.append(f"Copied for {tokenizer_class}: {', '.join(present)}.")
+        notes.append(f"Not copied, as {tokenizer_class} does not require it: {format_names(sorted(dropped))}.")
+    return [*notes, f"Copied for {tokenizer_class}: {', '.join(present)}."]
 
 
 def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mapping[str, Any], config: Any) -> None:

@@ -15,13 +15,12 @@ import yaml
 
 from ...base.errors import format_names, format_value, reraise_as_value_error
 from ...base.files import write_json
-from ...configuration_random_transformer import is_int
+from ...configuration_random_transformer import RandomTransformerConfig, is_int
 from ...tokenization_random_transformer import lines_of_files
 from ..sentencepiece.conversion import UNKNOWN, read_model
 from .files import PathPair, choose_pair, list_files
 from .options import Options
 from .untrusted import read_yaml
-from .weights import Converted
 
 MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
@@ -274,23 +273,23 @@ READERS: dict[str, Callable[[Path], Iterable[tuple[str, int]]]] = {
 }
 
 
-def save_tokenizer(vocabularies: Vocabularies | None, spm: PathPair | None, folder: Path, converted: Converted) -> None:
-    """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
-    model, report = converted
+def save_tokenizer(
+    vocabularies: Vocabularies | None, spm: PathPair | None, folder: Path, config: RandomTransformerConfig
+) -> list[str]:
+    """Write the files of a `MarianTokenizer`, with `<pad>` as the last token; returns notes for the report."""
     if vocabularies is None or spm is None:
         missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
-        report.notes.append(f"The folder has no tokenizer, as there is no {missing} next to the model.")
-        return
+        return [f"The folder has no tokenizer, as there is no {missing} next to the model."]
     source, target = vocabularies
     shutil.copyfile(spm[0], folder / "source.spm")
     shutil.copyfile(spm[1], folder / "target.spm")
-    write_json(folder / "vocab.json", {**source, PAD: model.config.pad_token_id})
+    write_json(folder / "vocab.json", {**source, PAD: config.pad_token_id})
     if target != source:
-        write_json(folder / "target_vocab.json", {**target, PAD: model.config.pad_token_id})
+        write_json(folder / "target_vocab.json", {**target, PAD: config.pad_token_id})
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": target != source,
-        "model_max_length": model.config.max_position_embeddings,
+        "model_max_length": config.max_position_embeddings,
     }
     write_json(folder / "tokenizer_config.json", settings)
-    report.notes.append("The tokenizer is a MarianTokenizer, which requires sentencepiece.")
+    return ["The tokenizer is a MarianTokenizer, which requires sentencepiece."]

@@ -72,7 +72,8 @@ class ConversionReport:
         unused: source weights that were dropped, and why the outputs do not depend on them.
         config: the derived config fields.
         notes: additional remarks.
-        save_tokenizer: saves the tokenizer of a converted model in a folder, if there is a vocabulary.
+        save_tokenizer: saves the tokenizer of a converted model in a folder, and returns notes about it; `None` without
+            a vocabulary.
     """
 
     origin: str
@@ -81,7 +82,7 @@ class ConversionReport:
     unused: dict[str, str] = field(default_factory=dict)
     config: dict[str, DerivedField] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    save_tokenizer: Callable[[Path, "Converted"], Any] | None = None
+    save_tokenizer: Callable[[Path, RandomTransformerConfig], list[str]] | None = None
 
     def __str__(self) -> str:
         """One line for each weight, field and note."""
@@ -114,7 +115,7 @@ def save_conversion(output: StrPath, converted: Converted, overwrite: bool) -> C
         if report.save_tokenizer is None:
             report.notes.append("There is no vocabulary, so the folder has no tokenizer.")
         else:
-            report.save_tokenizer(folder, converted)
+            report.notes += report.save_tokenizer(folder, model.config)
     return report
 
 
