@@ -430,8 +430,11 @@ class FastDecodingCache(EncoderDecoderCache):
 
 
 def layer_states(cache: Cache) -> LayerStates:
-    """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
-    return [(layer.keys, layer.values) for layer in cache.layers]
+    """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`.
+
+    Layers of the cache that the decoder does not have are empty, and omitted.
+    """
+    return [(layer.keys, layer.values) for layer in cache.layers if layer.is_initialized]
 
 
 class StaticDecodingCache(FastDecodingCache):
