@@ -1063,6 +1063,9 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
     """
 
     output_class = SequenceClassifierOutput
+    # The loss of numbers or of several labels is a mean over the batch in any case. The Trainer must divide it by
+    # gradient_accumulation_steps.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
