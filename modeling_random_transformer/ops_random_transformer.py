@@ -455,8 +455,11 @@ def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
 
 def is_plain(weight: Tensor) -> bool:
     """Whether the weight is neither sharded, quantized nor sparse, and products with it keep its dtype."""
-    is_dense = type(weight.data) is Tensor and weight.layout == torch.strided
-    return is_dense and not torch.is_autocast_enabled(weight.device.type)
+    return (
+        type(weight.data) is Tensor
+        and weight.layout == torch.strided
+        and not torch.is_autocast_enabled(weight.device.type)
+    )
 
 
 def has_modified_call(module: nn.Module) -> bool:
