@@ -3,9 +3,10 @@
 import pytest
 import torch
 from datasets import Dataset
+from torch.nn.functional import cross_entropy
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
-from modeling_random_transformer import RandomTransformerForSequenceClassification
+from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForSequenceClassification
 from tests.helpers.models import random_ids, tiny_config, tiny_model
 from tests.helpers.trainer import VOCAB_SIZE, pairs
 
@@ -47,3 +48,19 @@ def test_accumulated_batches_of_texts_with_classes_and_numbers(num_labels, label
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_label_smoothing_of_a_language_model(tmp_path):
+    """Without shifted labels, it would learn to repeat the last token."""
+    ids = random_ids(4, 6)
+    model = RandomTransformerForCausalLM(tiny_config())
+    logits = model(ids).logits[:, :-1]
+    options = {"label_smoothing_factor": 0.1, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(tmp_path, use_cpu=True, disable_tqdm=True, report_to="none", **options),
+        train_dataset=Dataset.from_dict({"input_ids": ids.tolist(), "labels": ids.tolist()}),
+    )
+    trainer.train()
+    expected = cross_entropy(logits.transpose(1, 2), ids[:, 1:], label_smoothing=0.1)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected.item(), rel=1e-4)
