@@ -423,15 +423,16 @@ class FastDecodingCache(EncoderDecoderCache):
             return
         beam_cache = self.step.cache
         for i, (keys, values) in enumerate(zip(beam_cache.keys, beam_cache.values, strict=True)):
-            keys = beam_cache.separate_beams(keys)
-            values = beam_cache.separate_beams(values)
-            self.self_attention_cache.update(keys, values, i)
+            self.self_attention_cache.update(beam_cache.separate_beams(keys), beam_cache.separate_beams(values), i)
         self.step = None
 
 
 def layer_states(cache: Cache) -> LayerStates:
-    """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
-    return [(layer.keys, layer.values) for layer in cache.layers]
+    """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`.
+
+    Layers of the cache that the decoder does not have are empty, and omitted.
+    """
+    return [(layer.keys, layer.values) for layer in cache.layers if layer.is_initialized]
 
 
 class StaticDecodingCache(FastDecodingCache):

@@ -616,13 +616,13 @@ def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     if isinstance(cache, FastDecodingCache):
         cache.end_steps()
         cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
-    target, source = cache.self_attention_cache, cache.cross_attention_cache
-    if not source.layers or not source.layers[0].is_initialized:
+    target, source = cache.self_attention_cache, layer_states(cache.cross_attention_cache)
+    if not source:
         return cache
-    copies = len(target.layers[0].keys) // len(source.layers[0].keys)
+    copies = len(target.layers[0].keys) // len(source[0][0])
     if copies == 1:
         return cache
     expanded = DynamicCache()  # a layer of fixed capacity cannot repeat its rows
-    for i, (keys, values) in enumerate(layer_states(source)):
+    for i, (keys, values) in enumerate(source):
         expanded.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), i)
     return EncoderDecoderCache(target, expanded)

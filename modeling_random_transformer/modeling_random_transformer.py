@@ -32,6 +32,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -1067,6 +1068,9 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
     """
 
     output_class = SequenceClassifierOutput
+    # The loss of numbers or of several labels is a mean over the batch in any case. The Trainer must divide it by
+    # gradient_accumulation_steps.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
@@ -1259,3 +1263,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+# With label_smoothing_factor, transformers' Trainer shifts the labels of the classes in this table only.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["random_transformer"] = "RandomTransformerForCausalLM"

@@ -454,10 +454,12 @@ def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Whether the weight is neither sharded nor quantized, and products with it keep its dtype."""
-    if type(weight.data) is not Tensor:
-        return False
-    return not torch.is_autocast_enabled(weight.device.type)
+    """Whether the weight is neither sharded, quantized nor sparse, and products with it keep its dtype."""
+    return (
+        type(weight.data) is Tensor
+        and weight.layout == torch.strided
+        and not torch.is_autocast_enabled(weight.device.type)
+    )
 
 
 def has_modified_call(module: nn.Module) -> bool:
@@ -483,19 +485,18 @@ def forward_hooks(module: nn.Module) -> list[Any]:
 
 
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The parameters and buffers of modules, in this order. A tied parameter occurs once per module."""
+    """The parameters and buffers of modules, in this order, without sparse ones, which have no address.
+
+    A tied parameter occurs once per module.
+    """
     return [
         tensor
         for module in modules
         for tensor in (*module._parameters.values(), *module._buffers.values())
-        if tensor is not None
+        if tensor is not None and tensor.layout == torch.strided
     ]
 
 
 def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
     """Values that change if a tensor is replaced, or modified by an operation that PyTorch counts."""
-    versions = []
-    for tensor in tensors:
-        count = 0 if tensor.is_inference() else tensor._version
-        versions.append((tensor.data_ptr(), tensor.dtype, count))
-    return versions
+    return [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]

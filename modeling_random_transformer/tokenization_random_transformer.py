@@ -371,16 +371,16 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @cached_property
     def texts_of_added_tokens(self) -> dict[str, str]:
         """The texts of added tokens, such as `"Straße"`, which the byte-level decoder would read as names of bytes."""
-        decoder, normalizer = self.backend_tokenizer.decoder, self.backend_tokenizer.normalizer
+        backend = self.backend_tokenizer
         texts: dict[str, str] = {}
-        if not isinstance(decoder, decoders.ByteLevel):
-            return texts
-        for token in self.added_tokens_decoder.values():
-            is_normalized = token.normalized and normalizer is not None
-            text = normalizer.normalize_str(token.content) if is_normalized else token.content
-            for name in (token.content, text):  # the backend uses both
-                if decoder.decode([name]) != text:
-                    texts[name] = text
+        if isinstance(backend.decoder, decoders.ByteLevel):
+            for token in self.added_tokens_decoder.values():
+                text = token.content
+                if token.normalized and backend.normalizer is not None:
+                    text = backend.normalizer.normalize_str(text)
+                for name in (token.content, text):  # the backend uses both
+                    if backend.decoder.decode([name]) != text:
+                        texts[name] = text
         return texts
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
@@ -390,10 +390,13 @@ class RandomTransformerTokenizer(TokenizersBackend):
         ids = to_py_obj(token_ids)
         if isinstance(ids, int):
             ids = [ids]
-        if len(ids) > 0 and isinstance(ids[0], list | tuple):
+        if ids and isinstance(ids[0], list | tuple):
             return [self.decode(row, skip_special_tokens, **options) for row in ids]
-        tokens = self.convert_ids_to_tokens(ids, skip_special_tokens=skip_special_tokens)
-        return self.convert_tokens_to_string([token for token in tokens if token is not None])
+        skipped = [None]  # the token of an id outside the vocabulary
+        if skip_special_tokens:
+            skipped += [token.content for token in self.added_tokens_decoder.values() if token.special]
+        tokens = self.convert_ids_to_tokens(ids)
+        return self.convert_tokens_to_string([token for token in tokens if token not in skipped])
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text of tokens. The decoder joins the bytes of characters between added tokens."""

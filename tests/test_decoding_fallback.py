@@ -22,6 +22,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer import modeling_random_transformer as modeling
+from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.decoding_random_transformer import FastDecodingCache
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from modeling_random_transformer.versions_random_transformer import accepts_cache, named_cache
@@ -361,6 +362,19 @@ def test_generate_follows_an_edit_of_the_model(name, steps, monkeypatch):
     assert not all(torch.equal(*pair) for pair in zip(edited.logits, before.logits, strict=True))
     monkeypatch.setattr(type(model), "fallback_reason", lambda _: "the modules are compared")
     assert_same_generation(edited, generate(model, num_beams=3))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_sparse_weights(layout, steps, monkeypatch):
+    """They have no address, and cannot be packed."""
+    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 0)
+    model = tiny_model(spread=2.0)
+    layer = model.get_submodule(LAYER).fc1
+    layer.weight = nn.Parameter(getattr(layer.weight.detach(), layout)(), requires_grad=False)
+    ours = generate(model, max_new_tokens=20)
+    assert len(steps) == 19
+    assert_same_generation(ours, generate(model, max_new_tokens=20, use_cache=False), 1e-4)
 
 
 def test_subclass_without_overrides_keeps_the_fast_decoder(steps):

@@ -191,6 +191,17 @@ def test_returned_static_cache_of_the_modules_has_one_row_per_beam():
         assert {len(layer.keys) for layer in part.layers} == {rows}
 
 
+def test_returned_cache_of_beams_after_a_decoder_layer_was_removed():
+    """transformers creates a cache for the number of layers in the configuration."""
+    model = exact_model(spread=2.0)
+    model.set_attn_implementation("eager")
+    del model.model.decoder.layers[2]
+    outputs = generate(model, num_beams=3, return_dict_in_generate=True)
+    assert torch.equal(outputs.sequences, generate(model, num_beams=3, use_cache=False))
+    rows = 3 * len(BATCH["input_ids"])
+    assert [len(layer.keys) for layer in cache_of(outputs).cross_attention_cache.layers] == [rows, rows]
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "static", "self-attention only"])
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_cache_from_the_caller(model, kind, num_beams):

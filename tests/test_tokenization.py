@@ -246,6 +246,18 @@ def test_added_tokens_are_decoded_to_their_texts(token, is_special, tmp_path):
         assert one.decode(len(tokenizer) - 1) == (token if is_special else normalize(token))
 
 
+@pytest.mark.parametrize("word", ["Straße", "street"])
+def test_special_tokens_are_skipped_beside_added_words(word):
+    """Also those that are no attribute of the tokenizer."""
+    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300)
+    tokenizer.add_tokens([word, "ü<sep>"])
+    tokenizer.add_tokens(["<a>", "<é>"], special_tokens=True)
+    ids = tokenizer(f"{word}<a>ü<sep><é> é").input_ids
+    assert tokenizer.decode(ids) == f"{word}<a>ü<sep><é> é</s>"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == f"{word}ü<sep> é"
+    assert tokenizer.batch_decode([[], ids], skip_special_tokens=True) == ["", f"{word}ü<sep> é"]
+
+
 @pytest.mark.parametrize("text", ["é", " ", "ñ", " el", "敏"])
 def test_names_of_tokens_are_not_added(tokenizer, text):
     """Byte-level BPE has tokens of these names for other texts."""
