@@ -309,6 +309,19 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def keep_line_breaks(self, value: bool) -> None:
         self.init_kwargs["keep_line_breaks"] = value
 
+    @property
+    def add_eos_token(self) -> bool:
+        """Whether the end token is appended to each text, as by default. transformers reads it to add a start token."""
+        has_template = self.backend_tokenizer.num_special_tokens_to_add(is_pair=False) > 0
+        return self.init_kwargs.get("add_eos_token", has_template)
+
+    @add_eos_token.setter
+    def add_eos_token(self, value: bool) -> None:
+        if self.languages and not value:
+            raise ValueError(f"add_eos_token must be True for a tokenizer with languages, got {value!r}.")
+        self.init_kwargs["add_eos_token"] = value
+        self.update_post_processor()
+
     def get_lang_token(self, lang: str) -> str:
         """The tag of a language, such as `"__de__"`; raises a `ValueError` for an unknown language."""
         return language_tag(self._check_language("lang", lang))
@@ -371,16 +384,16 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @cached_property
     def texts_of_added_tokens(self) -> dict[str, str]:
         """The texts of added tokens, such as `"Straße"`, which the byte-level decoder would read as names of bytes."""
-        backend = self.backend_tokenizer
+        decoder, normalizer = self.backend_tokenizer.decoder, self.backend_tokenizer.normalizer
         texts: dict[str, str] = {}
-        if isinstance(backend.decoder, decoders.ByteLevel):
-            for token in self.added_tokens_decoder.values():
-                text = token.content
-                if token.normalized and backend.normalizer is not None:
-                    text = backend.normalizer.normalize_str(text)
-                for name in (token.content, text):  # the backend uses both
-                    if backend.decoder.decode([name]) != text:
-                        texts[name] = text
+        if not isinstance(decoder, decoders.ByteLevel):
+            return texts
+        for token in self.added_tokens_decoder.values():
+            is_normalized = token.normalized and normalizer is not None
+            text = normalizer.normalize_str(token.content) if is_normalized else token.content
+            for name in (token.content, text):  # the backend uses both
+                if decoder.decode([name]) != text:
+                    texts[name] = text
         return texts
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
@@ -392,9 +405,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
             ids = [ids]
         if ids and isinstance(ids[0], list | tuple):
             return [self.decode(row, skip_special_tokens, **options) for row in ids]
-        skipped = [None]  # the token of an id outside the vocabulary
+        skipped: set[str | None] = {None}  # the token of an id outside the vocabulary
         if skip_special_tokens:
-            skipped += [token.content for token in self.added_tokens_decoder.values() if token.special]
+            skipped |= {token.content for token in self.added_tokens_decoder.values() if token.special}
         tokens = self.convert_ids_to_tokens(ids)
         return self.convert_tokens_to_string([token for token in tokens if token not in skipped])
 

@@ -258,6 +258,29 @@ def test_special_tokens_are_skipped_beside_added_words(word):
     assert tokenizer.batch_decode([[], ids], skip_special_tokens=True) == ["", f"{word}ü<sep> é"]
 
 
+def test_a_start_token_does_not_replace_the_end_token(tmp_path):
+    tokenizer = RandomTransformerTokenizer.train(["a b"] * 3, vocab_size=280)
+    ids = tokenizer("a").input_ids
+    start, end = tokenizer.bos_token_id, tokenizer.eos_token_id
+    assert tokenizer.add_eos_token
+    assert ids[-1] == end
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path, add_bos_token=True)("a").input_ids == [start, *ids]
+    tokenizer.add_bos_token = True
+    assert tokenizer("a").input_ids == [start, *ids]
+    tokenizer.add_bos_token = tokenizer.add_eos_token = False
+    assert tokenizer("a").input_ids == ids[:-1]
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert (loaded("a").input_ids, loaded.add_eos_token) == (ids[:-1], False)
+
+
+def test_a_tag_needs_the_end_token(multilingual):
+    with pytest.raises(ValueError, match="add_eos_token must be True for a tokenizer with languages, got False"):
+        multilingual.add_eos_token = False
+    assert multilingual.add_eos_token
+
+
 @pytest.mark.parametrize("text", ["é", " ", "ñ", " el", "敏"])
 def test_names_of_tokens_are_not_added(tokenizer, text):
     """Byte-level BPE has tokens of these names for other texts."""
