@@ -1,9 +1,11 @@
 """The queue of texts: common batches, limits, errors, and the thread that translates."""
 
-import ctypes
 import http.client
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,9 +64,11 @@ def test_long_request_does_not_delay_others():
     assert blocked.batches[2][0] == "short"
 
 
-def kill(thread):
-    """End a thread as a failing library does; it notices when it runs Python code again."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+def end(thread):
+    """End a thread of a pool as a failing library does, by an error outside of its calls."""
+    [work] = [argument for argument in thread._args if isinstance(argument, SimpleQueue)]
+    work.put(SimpleNamespace(run=lambda *_: sys.exit()))
+    thread.join()
 
 
 def test_thread_that_ends_is_replaced(caplog):
@@ -73,7 +77,7 @@ def test_thread_that_ends_is_replaced(caplog):
     with running([blocked.direction]) as (_, port):
         assert ask(port, "first")[1] == {"translatedText": "FIRST"}
         [thread] = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
-        kill(thread)
+        end(thread)
         assert ask(port, "second")[1] == {"translatedText": "SECOND"}
         assert ask(port, "third")[1] == {"translatedText": "THIRD"}
         assert not thread.is_alive()
