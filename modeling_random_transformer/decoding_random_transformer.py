@@ -423,7 +423,9 @@ class FastDecodingCache(EncoderDecoderCache):
             return
         beam_cache = self.step.cache
         for i, (keys, values) in enumerate(zip(beam_cache.keys, beam_cache.values, strict=True)):
-            self.self_attention_cache.update(beam_cache.separate_beams(keys), beam_cache.separate_beams(values), i)
+            keys = beam_cache.separate_beams(keys)
+            values = beam_cache.separate_beams(values)
+            self.self_attention_cache.update(keys, values, i)
         self.step = None
 
 

@@ -455,11 +455,9 @@ def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
 
 def is_plain(weight: Tensor) -> bool:
     """Whether the weight is neither sharded, quantized nor sparse, and products with it keep its dtype."""
-    return (
-        type(weight.data) is Tensor
-        and weight.layout == torch.strided
-        and not torch.is_autocast_enabled(weight.device.type)
-    )
+    if type(weight.data) is not Tensor or weight.layout != torch.strided:
+        return False
+    return not torch.is_autocast_enabled(weight.device.type)
 
 
 def has_modified_call(module: nn.Module) -> bool:
@@ -499,4 +497,8 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
     """Values that change if a tensor is replaced, or modified by an operation that PyTorch counts."""
-    return [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+    versions = []
+    for tensor in tensors:
+        count = 0 if tensor.is_inference() else tensor._version
+        versions.append((tensor.data_ptr(), tensor.dtype, count))
+    return versions
