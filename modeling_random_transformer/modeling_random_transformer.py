@@ -979,7 +979,8 @@ def checked_loss(
     check_shape("labels", labels, *shape)
     config = model.config
     kwargs |= {"logits": logits, "labels": labels, "config": config, "vocab_size": config.vocab_size}
-    try:  # transformers' loss functions ignore other arguments; one has another name for the logits
+    try:
+        # transformers' loss functions ignore other arguments. `ForSequenceClassificationLoss` has `pooled_logits`.
         return model.loss_function(pooled_logits=logits, **kwargs)
     except IndexError as error:
         raise ValueError(
