@@ -672,13 +672,8 @@ class RandomTransformerModel(RandomTransformerBaseModel):
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if encoder_outputs is None:
-            encoded = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                return_dict=True,  # whatever the configuration says
-                **kwargs,
-            )
+            source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            encoded = self.encoder(**source, return_dict=True, **kwargs)  # True, whatever the configuration says
         else:
             encoded = as_encoder_output(encoder_outputs)
         decoded = self.decoder(

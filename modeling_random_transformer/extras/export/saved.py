@@ -115,13 +115,9 @@ def export_saved_model(
     engine_module(engine, dtype)
     check_free(output, overwrite)  # before the model is loaded and a shortlist is computed
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
-    model, tokenizer = load_translator(folder)
-    if engine in WITHOUT_PATIENCE:  # the comparison must not use patience either
-        model.generation_config = without_patience(model.generation_config, engine)
+    model, tokenizer = load_for_engine(folder, engine, source_lang, target_lang)
     if engine == "argos":
         options |= {"source_lang": source_lang, "target_lang": target_lang}
-    if engine != "argos" or tokenizer_languages(tokenizer):
-        set_languages(model, tokenizer, source_lang, target_lang)
     check_sentences(model, tokenizer, sentences, engine)  # checked before anything is written
     if shortlist is not None:
         options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
@@ -133,6 +129,16 @@ def export_saved_model(
     least_identical = LEAST_IDENTICAL[dtype] if shortlist is None else 0  # a shortlist changes translations
     sizes = folder_size(output), folder_size(folder, SAVED_WEIGHTS)
     return ExportReport(Path(output), engine, dtype, *sizes, comparisons, least_identical)
+
+
+def load_for_engine(folder: StrPath, engine: str, source_lang: str | None, target_lang: str | None) -> Any:
+    """The model and the tokenizer of a folder, with the languages and the search of an engine."""
+    model, tokenizer = load_translator(folder)
+    if engine in WITHOUT_PATIENCE:  # the comparison must not use patience either
+        model.generation_config = without_patience(model.generation_config, engine)
+    if engine != "argos" or tokenizer_languages(tokenizer):
+        set_languages(model, tokenizer, source_lang, target_lang)
+    return model, tokenizer
 
 
 def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
