@@ -65,6 +65,15 @@ def test_prompts_with_padding_on_the_right_raise(options):
         model.generate(**BATCH, max_new_tokens=3, **options)
 
 
+def test_the_language_model_returns_the_states_and_attentions_of_its_layers():
+    model = RandomTransformerForCausalLM(tiny_config(decoder_layers=2)).eval()
+    model.set_attn_implementation("eager")
+    outputs = model(random_ids(3, 5), output_hidden_states=True, output_attentions=True, use_cache=False)
+    assert [*outputs] == ["logits", "hidden_states", "attentions"]
+    assert [len(outputs.hidden_states), len(outputs.attentions)] == [3, 2]
+    assert torch.equal(model.lm_head(outputs.hidden_states[-1]), outputs.logits)
+
+
 # Loading
 
 
