@@ -506,7 +506,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _use_merges(self, of_target: bool) -> None:
         """Split words by the merges of targets or of sources, which may differ in converted models."""
-        if self.init_kwargs.get("target_merges"):
+        if "_target_model" in vars(self):
             self.backend_tokenizer.model = self._target_model if of_target else self._source_model
 
     def _set_template(self, lang: str | None) -> None:
@@ -564,6 +564,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
         pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
         self._source_model = model
         self._target_model = models.BPE(ids, pairs, **options)
+
+    def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
+        """`TokenizersBackend.train_new_from_iterator`. Sources and targets of the new tokenizer share its merges."""
+        tokenizer = super().train_new_from_iterator(*args, **kwargs)
+        tokenizer.init_kwargs.pop("target_merges", None)
+        return tokenizer
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":

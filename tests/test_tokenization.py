@@ -477,6 +477,16 @@ def test_saved_languages_must_have_tags(languages, multilingual, tmp_path):
         AutoTokenizer.from_pretrained(tmp_path)
 
 
+def test_a_new_tokenizer_has_no_separate_merges_of_targets(tmp_path):
+    RandomTransformerTokenizer.train(["abc abd"] * 3, vocab_size=265).save_pretrained(tmp_path)
+    converted = AutoTokenizer.from_pretrained(tmp_path, target_merges=["a b"])
+    assert converted("abc").tokens() != converted(text_target="abc").tokens()
+    new = converted.train_new_from_iterator(["xyz xyw"] * 9, vocab_size=280)
+    new.save_pretrained(tmp_path)
+    for tokenizer in (new, AutoTokenizer.from_pretrained(tmp_path)):
+        assert tokenizer("xyz").tokens() == tokenizer(text_target="xyz").tokens() == ["xyz", "</s>"]
+
+
 @pytest.mark.parametrize("name", ["src_lang", "tgt_lang"])
 def test_languages_of_a_call_are_arguments_of_encode_texts(name, multilingual):
     with pytest.raises(ValueError, match=f"{name} must be an attribute or an argument of encode_texts, got 'en'"):
