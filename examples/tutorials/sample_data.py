@@ -365,7 +365,7 @@ def describe_lexicon() -> str:
     return (
         f"This model translates simple English sentences into Spanish: it knows {len(nouns)} nouns, {len(adjectives)} "
         f"adjectives and {len(verbs)} verbs in the present tense, with negation and questions, and some greetings. It "
-        "has not learned other words."
+        "has not learned other words, and no sentences without a capital and punctuation."
     )
 
 
