@@ -312,8 +312,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @property
     def add_eos_token(self) -> bool:
         """Whether the end token is appended to each text, as by default. transformers reads it to add a start token."""
-        has_template = self.backend_tokenizer.num_special_tokens_to_add(is_pair=False) > 0
-        return self.init_kwargs.get("add_eos_token", has_template)
+        has_special_tokens = self.backend_tokenizer.num_special_tokens_to_add(is_pair=False) > 0
+        return self.init_kwargs.get("add_eos_token", has_special_tokens)
 
     @add_eos_token.setter
     def add_eos_token(self, value: bool) -> None:
@@ -506,7 +506,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _use_merges(self, of_target: bool) -> None:
         """Split words by the merges of targets or of sources, which may differ in converted models."""
-        if "_target_model" in vars(self):
+        if self.init_kwargs.get("target_merges"):
             self.backend_tokenizer.model = self._target_model if of_target else self._source_model
 
     def _set_template(self, lang: str | None) -> None:
