@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from ...base.files import StrPath, folder_size
 from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
@@ -131,7 +133,9 @@ def export_saved_model(
     return ExportReport(Path(output), engine, dtype, *sizes, comparisons, least_identical)
 
 
-def load_for_engine(folder: StrPath, engine: str, source_lang: str | None, target_lang: str | None) -> Any:
+def load_for_engine(
+    folder: StrPath, engine: str, source_lang: str | None, target_lang: str | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and the tokenizer of a folder, with the languages and the search of an engine."""
     model, tokenizer = load_translator(folder)
     if engine in WITHOUT_PATIENCE:  # the comparison must not use patience either
