@@ -25,7 +25,13 @@ from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate, translate_n_best
-from ...inputs_random_transformer import drop_none, encode_texts, name_lines_in_errors, renumber_errors
+from ...inputs_random_transformer import (
+    drop_none,
+    encode_texts,
+    name_lines_in_errors,
+    renumber_errors,
+    without_extra_spaces,
+)
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from ..pairs.alignments import eager_attention
@@ -278,7 +284,8 @@ def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: Example, src_lang: str | None
 ) -> tuple[list[str], list[str], list[list[float]]]:
     """Labels and cross-attention of the last layer for a translation, see `Example`."""
-    encoded = encode_texts(tokenizer, example.source, src_lang=src_lang, return_tensors="pt")
+    text = without_extra_spaces(tokenizer, example.source)  # as it was translated
+    encoded = encode_texts(tokenizer, text, src_lang=src_lang, return_tensors="pt")
     inputs = encoded.to(model.device)
     start = model.config.decoder_start_token_id
     target = tokenizer.convert_tokens_to_ids(example.candidate.tokens)
