@@ -56,6 +56,12 @@ def run(flags):
     return exit_status(cli.main, ["clean", *flags.split()])
 
 
+def test_report_of_a_file_whose_name_is_not_utf_8(table, tmp_path):
+    renamed = table.rename(table.with_name(f"\udce9{table.name}"))
+    clean_files(ParallelText(renamed), tmp_path / "clean.tsv", report_file=tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["name"] == str(renamed)
+
+
 def test_report(table, tmp_path):
     report = clean_files(ParallelText(table), tmp_path / "clean.tsv", report_file=tmp_path / "report.json.gz")
     saved = json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))
