@@ -19,7 +19,7 @@ from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.sources import Corpus, pairs_of, parallel_lines
-from ...data.validation import read_valid
+from ...data.validation import read_valid, validate
 from ...inference.candidates import Candidate
 from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inference.evaluation import score, sentence_chrf
@@ -124,7 +124,7 @@ def make_report(
         model: a Random Transformer.
         tokenizer: its tokenizer.
         test: the test set; invalid lines are skipped.
-        training: the training set, for the frequencies of words and the highest losses.
+        training: the training set, for the frequencies of words and the highest losses; invalid lines are skipped.
         title: the name of the model.
         history: the entries of the Trainer's log, see `read_history`.
         robustness: translate the test set again with each of `disturbances`, for their scores.
@@ -132,8 +132,10 @@ def make_report(
         **options: those of `translate`, such as `num_beams`, `src_lang` and `tgt_lang`.
 
     Raises:
-        ValueError: an argument is invalid, or a text is too long.
+        ValueError: an argument is invalid, a set is not UTF-8, or a text is too long.
     """
+    if training is not None:
+        validate(training, "skip")
     languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
     language = languages.get("tgt_lang", getattr(tokenizer, "tgt_lang", None))
     is_calibrated = find_calibration(model, tokenizer, **languages) is not None

@@ -235,6 +235,14 @@ def test_invalid_input_is_a_one_line_error_and_leaves_earlier_outputs(table, fla
     assert (table.parent / "old.tsv").read_text() == "earlier\n"
 
 
+@pytest.mark.parametrize("name", ["test.en", "test.tsv", "test.csv"])
+def test_excluded_files_are_utf_8(name, table):
+    separator = "," if name.endswith("csv") else "\t"
+    Path(name).write_bytes(f"a dog{separator}b\nüber{separator}b\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"{name} must be UTF-8 text, but line 2 is not"):
+        clean_files(ParallelText(table), "out.tsv", exclude=[name])
+
+
 def test_texts_of_other_files_are_excluded(table):
     """Regardless of case, punctuation and Unicode form; blank lines and emoji of the files exclude nothing else."""
     Path("test.en").write_text("A DO\u00adG!\n\n\U0001f600\n")

@@ -60,6 +60,14 @@ def test_attention_of_a_source_with_extra_spaces(model, tmp_path):
     assert columns[0] == columns[1]
 
 
+def test_a_training_set_in_another_encoding_is_an_error(model, tmp_path):
+    test = write_pairs(tmp_path, "tsv", PAIRS)
+    training = tmp_path / "latin-1.tsv"
+    training.write_bytes("a dog\tel niño\na cat\tun gato\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"texts must be UTF-8, got .*latin-1\.tsv"):
+        make_report(*model, test, ParallelText(training), num_beams=1, progress=False)
+
+
 def test_translations_that_equal_their_references_are_not_bad(model, tmp_path):
     sources = [source for source, _ in PAIRS[:4]]
     translations = translate(sources, *model, num_beams=1, progress=False)
