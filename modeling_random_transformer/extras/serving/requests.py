@@ -1,6 +1,7 @@
 """Reads requests: JSON and forms with the fields of LibreTranslate, and fields of the query."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
@@ -14,7 +15,9 @@ from .directions import Direction
 
 BODY_SECONDS = 30  # within which the body of a request must arrive
 OTHER_FIELDS = 20  # parts of a form beside its texts
+NOT_UTF8 = "the body must be UTF-8."
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+OTHER_CHARSET = re.compile(r"charset\s*=\s*(?!\"?utf-?8\b)")
 
 
 class TranslateRequest(BaseModel):
@@ -64,10 +67,13 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
     query = read_form(request.scope["query_string"])
     content_type = request.headers.get("content-type", "").lower()
     async with asyncio.timeout(BODY_SECONDS):
+        body = await request.body()
         if content_type.startswith(MULTIPART):
+            if OTHER_CHARSET.search(content_type):
+                raise ValueError(NOT_UTF8)
+            decoded(body)  # starlette reads another encoding as Latin-1
             async with request.form(max_fields=max_texts + OTHER_FIELDS, max_part_size=2**30) as form:
                 return query | one_or_list(form.multi_items())
-        body = await request.body()
     if content_type.startswith(URLENCODED):
         return query | read_form(body)
     if query and not body.strip():
@@ -81,11 +87,16 @@ def read_form(body: bytes) -> dict[str, Any]:
     for part in body.split(b"&"):
         name, _, value = part.partition(b"=")
         if name in NAMES:
-            pairs.append((name.decode(), unquote_to_bytes(value.replace(b"+", b" "))))
+            pairs.append((name.decode(), decoded(unquote_to_bytes(value.replace(b"+", b" ")))))
+    return one_or_list(pairs)
+
+
+def decoded(content: bytes) -> str:
+    """The text of bytes; raises a `ValueError` if they are not UTF-8."""
     try:
-        return one_or_list((name, value.decode()) for name, value in pairs)
+        return content.decode()
     except UnicodeDecodeError as error:
-        raise ValueError("the body must be UTF-8.") from error
+        raise ValueError(NOT_UTF8) from error
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
