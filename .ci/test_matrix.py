@@ -2,8 +2,9 @@
 
     python .ci/test_matrix.py 5.17.0:2.11.0 5.23.0:2.13.0     # transformers:torch, as `make test-matrix` does
 
-Each pair has its own environment, `.venv-<transformers>-<torch>`, made by the Makefile. A row replaces an earlier one
-of the same pair. Exit status: 0 if all tests of all pairs passed; 1 otherwise; 2 if a pair is invalid.
+Each pair has its own environment with the Python of this script, `.venv-<transformers>-<torch>-<Python>`, made by the
+Makefile. A row replaces an earlier one of the same versions. Exit status: 0 if all tests of all pairs passed; 1
+otherwise; 2 if a pair is invalid.
 """
 
 import datetime
@@ -44,10 +45,11 @@ def main(pairs: list[str]) -> int:
 
 def run(transformers: str, torch: str) -> Result:
     """Build the environment of a pair, and run the tests."""
-    environment = ROOT / f".venv-{transformers}-{torch}"
+    environment = ROOT / f".venv-{transformers}-{torch}-{platform.python_version()}"
     repin = f"s/^transformers==.*/transformers=={transformers}/; s/^torch==.*/torch=={torch}/; /^huggingface_hub==/d"
     outcome = "installation error"
-    if subprocess.run(["make", f"{environment.name}/.ready", f"REPIN={repin}"], cwd=ROOT).returncode == 0:
+    installation = ["make", f"{environment.name}/.ready", f"REPIN={repin}", f"PYTHON={sys.executable}"]
+    if subprocess.run(installation, cwd=ROOT).returncode == 0:
         command = [environment / "bin" / "python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", *TESTS]
         outcome = summary(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout)
     return Result(transformers, torch, platform.python_version(), outcome, datetime.date.today().isoformat())
@@ -60,21 +62,21 @@ def summary(output: str) -> str:
 
 
 def with_results(page: str, results: list[Result]) -> str:
-    """The page with these rows, sorted by version; earlier rows of other pairs are kept."""
+    """The page with these rows, sorted by version; earlier rows of other versions are kept."""
     before, _, rest = page.partition(START)
     table, _, after = rest.partition(END)
     earlier = [
         Result(*map(str.strip, line.strip("| ").split("|"))) for line in table.splitlines() if line[2:3].isdigit()
     ]
-    rows = {(result.transformers, result.torch): result for result in [*earlier, *results]}
+    rows = {version_key(result): result for result in [*earlier, *results]}
     header = ["| transformers | torch | Python | tests | date |", "|---|---|---|---|---|"]
-    ordered = sorted(rows.values(), key=lambda result: [*map(version_key, (result.transformers, result.torch))])
+    ordered = [result for _, result in sorted(rows.items())]
     lines = [f"| {' | '.join(result)} |" for result in ordered]
     return "\n".join([f"{before}{START}", *header, *lines, f"{END}{after}"])
 
 
-def version_key(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
+def version_key(result: Result) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, re.findall(r"\d+", version))) for version in result[:3])
 
 
 if __name__ == "__main__":
