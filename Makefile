@@ -5,7 +5,7 @@ VENV := .venv
 LOWEST := .venv-lowest
 NEWEST := .venv-newest
 NEXT := .venv-next
-# The newest torch with a build without CUDA, for NEWEST and NEXT: `make test-newest TORCH=2.14.1` takes another.
+# The newest torch with a build without CUDA, for NEWEST and NEXT: `make test-newest TORCH=2.15.0` takes another.
 TORCH ?= 2.13.0
 CLASSROOM := outputs/classroom
 # Three workers keep two cores busy, because some slow tests wait for processes.
@@ -19,7 +19,7 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 SELECTED ?= -m "not long"
 
 # Pairs of transformers and torch for `make test-matrix`.
-MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0 5.24.0:2.13.0 5.24.0:2.14.1
+MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0 5.24.0:2.13.0 5.24.0:2.14.1 5.24.0:2.15.0
 
 # The highest instructions of an older CPU, for ATen, oneDNN, FBGEMM (which has nothing below AVX2), MKL and CTranslate2.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2 CT2_FORCE_CPU_ISA=AVX2

@@ -368,3 +368,19 @@ def test_version_is_the_same_everywhere() -> None:
     version = modeling_random_transformer.__version__
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
     assert f"\n## {version} - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_documented_installations_of_torch_select_a_supported_version() -> None:
+    """Otherwise, the installation of the package replaces torch, with a build that includes the CUDA packages."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    (supported,) = [requirement for requirement in dependencies if requirement.startswith("torch")]
+    limit = supported.rpartition(",")[2]
+    commands = [
+        line
+        for page in PAGES
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"(RUN )?pip install [^'].*\btorch\b", line)
+    ]
+    assert len(commands) > 5
+    for command in commands:
+        assert f'"torch{limit}"' in command or "--constraint" in command, command
