@@ -157,6 +157,16 @@ def test_an_adapter_has_its_own_target_language(tmp_path):
     assert loaded.generation_config.forced_bos_token_id == tokenizer.get_lang_id("es")
 
 
+def test_an_adapter_whose_base_model_was_moved(folder, run, tokenizer, tmp_path):
+    adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder), LoraConfig())
+    adapted.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    folder.rename(tmp_path / "moved")
+    status, _, errors = run("--model", tmp_path / "adapter", "the boy")
+    assert status == 2
+    assert f"base_model_name_or_path must be a folder that exists, got {folder}." in errors[-1]
+
+
 class TestOptions:
     def test_html_of_a_file_and_of_arguments_is_that_of_translate_html(self, run, translator, tokenizer, tmp_path):
         content = "\ufeff<p class=a>the <b>boy</b></p>\r\n<script>x</script>"
