@@ -145,6 +145,14 @@ class TestInputs:
         assert str(folder) in errors[-1]
 
 
+def test_the_name_of_a_file_is_translated_with_a_warning(expected, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / TEXTS[0]).touch()
+    status, lines, errors = run(TEXTS[0], TEXTS[3], " " * 300)
+    assert (status, lines) == (0, [expected[0], expected[3], ""])
+    assert errors == ["Warning: 'the boy' is translated as a text. --input translates a file."]
+
+
 def test_an_adapter_has_its_own_target_language(tmp_path):
     model, tokenizer = multilingual_translator(tgt_lang="fr")
     for part in (model, tokenizer):
