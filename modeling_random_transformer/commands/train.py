@@ -11,10 +11,13 @@ and --student.
 """
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from transformers import EarlyStoppingCallback
 
 from ..extras.parser import Parser, all_from_values
 from ..training.run import train_translation
@@ -68,6 +71,7 @@ class CommandArguments:
 def run(program: str, argv: Sequence[str]) -> None:
     """Train and print the scores; or measure a few steps and print the estimate."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # warnings about arguments have no prefix
+    hide_warnings_of_libraries()
     path, recipe, flags = split_recipe(argv)
     if path is not None and "stages" in recipe:
         run_stages(program, path, recipe, flags)
@@ -87,6 +91,15 @@ def run(program: str, argv: Sequence[str]) -> None:
             for name, values in metrics.items():
                 print(f"{split} {name} {values['score']:.2f} {values['signature']}")
         print(f"Saved the model to {result.folder}.")
+
+
+def hide_warnings_of_libraries() -> None:
+    """Hide warnings that ask for a change of code, or for an option that this package does not need."""
+    # With early stopping, the model is the average of the last checkpoints.
+    callbacks = logging.getLogger(EarlyStoppingCallback.__module__)
+    callbacks.addFilter(lambda record: "without load_best_model_at_end" not in record.getMessage())
+    # PEFT reads the old name of `is_activation_checkpointing`.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
 
 def run_stages(program: str, path: Path, recipe: Mapping[str, Any], flags: Sequence[str]) -> None:

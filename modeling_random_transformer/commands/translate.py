@@ -19,6 +19,7 @@ after an interruption, and `accelerate launch` distributes the file over process
 --cpu of `accelerate launch` starts only one process.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -204,6 +205,9 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
+    for sentence in arguments.sentences:
+        if os.path.isfile(sentence):  # unlike `Path.is_file`, it accepts a text that is too long for a path
+            print(f"Warning: {sentence!r} is translated as a text. --input translates a file.", file=sys.stderr)
     with arguments.load(arguments.is_resumable, **arguments.engine_options) as (model, tokenizer):
         if arguments.is_document:
             translate_documents(arguments, model, tokenizer)

@@ -161,6 +161,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         # The attention implementation in the file may be the name of remote code.
         if file != ADAPTER:
             options |= {"config": config, "attn_implementation": None}
+        elif (base := Path(read_json(folder / file)["base_model_name_or_path"])).is_absolute() and not base.is_dir():
+            raise ValueError(f"base_model_name_or_path must be a folder that exists, got {base}.")
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     if report["mismatched_keys"]:
         name, stored, expected = min(report["mismatched_keys"])

@@ -153,9 +153,9 @@ def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
             less = foreign_letters(train, held_out)
             if more.total() / held_out.total() + less.total() / train.total() > MAX_FOREIGN:
                 yield (
-                    f"Warning: the {side}s of the {name} set are spelled unlike those of the training set: more often "
-                    f"with {format_letters(more)}, less often with {format_letters(less)}. Unify them, or expect lower "
-                    "scores."
+                    f"Warning: the {side}s of the {name} set are spelled unlike those of the training set. More "
+                    f"frequent letters: {format_letters(more)}; less frequent: {format_letters(less)}. Unify the "
+                    "spelling, or expect lower scores."
                 )
 
 
@@ -182,5 +182,5 @@ def foreign_letters(counts: Counter[str], other_counts: Counter[str]) -> Counter
 
 
 def format_letters(letters: Counter[str]) -> str:
-    """The most frequent letters, separated by spaces; `no letter` for none."""
-    return " ".join(letter for letter, _ in letters.most_common(SHOWN_LETTERS)) or "no letter"
+    """The most frequent letters, separated by spaces; `none` if there is none."""
+    return " ".join(letter for letter, _ in letters.most_common(SHOWN_LETTERS)) or "none"

@@ -214,7 +214,9 @@ class DataArguments:
         if len({*codes}) == 1:
             return codes[:1] * count
         if len(codes) != count:
-            raise ValueError(f"{name} must be 1 or {count} language codes, one per {split} corpus, got {codes}.")
+            prefix = ARGUMENT_PREFIXES[split]  # `name` lacks it if the codes are those of the training corpora
+            argument = f"{prefix}{name.removeprefix(prefix)}"
+            raise ValueError(f"{argument} must be 1 or {count} language codes, one per {split} corpus, got {codes}.")
         return codes
 
     def _file_texts(self, split: str) -> list[ParallelText]:

@@ -1,14 +1,20 @@
 """The command line of training: recipes, one line per error, exit status of signals."""
 
+import logging
 import re
+import warnings
 from itertools import chain
 
 import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import EarlyStoppingCallback, TrainingArguments
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training.training_arguments import UNSUPPORTED
 from tests.helpers.command_line import exit_status
+from tests.helpers.models import tiny_model
 from tests.helpers.training import flags, parse_command
 
 
@@ -106,3 +112,16 @@ def test_a_repeated_flag_of_several_values_is_an_error(corpus, capsys):
     assert cli.main(["train", *flags(corpus), "--source_file", "more"]) == 2
     error = "--source_file must be given once, with all of its values, got ['more'] in a second one."
     assert capsys.readouterr().err == f"random-transformer train: error: {error}\n"
+
+
+def test_warnings_of_libraries_that_nothing_can_be_done_about_are_hidden(caplog):
+    logger = logging.getLogger(EarlyStoppingCallback.__module__)
+    args = TrainingArguments(metric_for_best_model="loss", eval_strategy="steps", use_cpu=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        command.hide_warnings_of_libraries()
+        get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"]))
+        EarlyStoppingCallback(1).on_train_begin(args, None, None)
+        logger.warning("another warning")
+    assert not caught
+    assert caplog.messages == ["another warning"]

@@ -145,6 +145,14 @@ class TestInputs:
         assert str(folder) in errors[-1]
 
 
+def test_the_name_of_a_file_is_translated_with_a_warning(expected, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / TEXTS[0]).touch()
+    status, lines, errors = run(TEXTS[0], TEXTS[3], " " * 300)
+    assert (status, lines) == (0, [expected[0], expected[3], ""])
+    assert errors == ["Warning: 'the boy' is translated as a text. --input translates a file."]
+
+
 def test_an_adapter_has_its_own_target_language(tmp_path):
     model, tokenizer = multilingual_translator(tgt_lang="fr")
     for part in (model, tokenizer):
@@ -155,6 +163,16 @@ def test_an_adapter_has_its_own_target_language(tmp_path):
     tokenizer.save_pretrained(tmp_path / "adapter")
     loaded, _ = load_translator(tmp_path / "adapter")
     assert loaded.generation_config.forced_bos_token_id == tokenizer.get_lang_id("es")
+
+
+def test_an_adapter_whose_base_model_was_moved(folder, run, tokenizer, tmp_path):
+    adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder), LoraConfig())
+    adapted.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    folder.rename(tmp_path / "moved")
+    status, _, errors = run("--model", tmp_path / "adapter", "the boy")
+    assert status == 2
+    assert f"base_model_name_or_path must be a folder that exists, got {folder}." in errors[-1]
 
 
 class TestOptions:

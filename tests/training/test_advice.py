@@ -122,8 +122,8 @@ def test_sources_that_are_copied_to_targets_are_a_warning(targets, expected):
 @pytest.mark.parametrize(
     ("side", "old", "new", "expected"),
     [
-        ("target", "ñ", "ny", "more often with no letter, less often with ñ"),
-        ("source", "k", "\u02bc", "more often with \u02bc, less often with k"),
+        ("target", "ñ", "ny", "More frequent letters: none; less frequent: ñ"),
+        ("source", "k", "\u02bc", "More frequent letters: \u02bc; less frequent: k"),
         ("target", "n\u0303", "ñ", None),  # normalization makes them equal
         ("target", ".", "!", None),
     ],

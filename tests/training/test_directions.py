@@ -125,7 +125,7 @@ def test_the_languages_of_evaluation_sets(tmp_path):
     data = write_directions(tmp_path)
     assert [corpus.languages.codes for corpus in DataArguments(**data).corpora("test")] == list(DIRECTIONS)
     files = {name: data[name][:2] for name in ("test_source_file", "test_target_file")}
-    with pytest.raises(ValueError, match=r"source_lang must be 1 or 2 language codes, one per test corpus"):
+    with pytest.raises(ValueError, match=r"^test_source_lang must be 1 or 2 language codes, one per test corpus"):
         DataArguments(**data | files).corpora("test")
     codes = {"test_source_lang": "a", "test_target_lang": ["b", "c"]}
     assert [corpus.direction for corpus in DataArguments(**data | files, **codes).corpora("test")] == ["a-b", "a-c"]

@@ -51,7 +51,7 @@ class Split:
         if len(chosen) < total:
             candidates = sorted(ranked(read()))
             chosen = [*islice(_without_common_texts(candidates), total)]
-        if len(chosen) < total:
+        if 0 < len(chosen) < total:  # without a pair, the report of the filters is the error
             raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
         self.sets: dict[int, str] = {}  # line number → name of the set
         for name, size in zip(HELD_OUT_SETS, sizes, strict=False):

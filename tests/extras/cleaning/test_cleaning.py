@@ -212,6 +212,8 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
         ("--train_file train.tsv --output o.tsv --split 2,x", "argument --split: must be a positive integer, got 'x'."),
         ("--train_file train.tsv --output o.tsv --split 1,1,1", "split must be one or two positive numbers, got 1,"),
         ("--train_file train.tsv --output o.tsv --split 2,2", "split must have at most 3 pairs, which share no text,"),
+        ("--train_file train.tsv --output o.tsv --split 2,2 --max_length 1",
+         "train.tsv must have a pair to keep, got 8 pairs: 4 longer than the maximum length"),
         ("--train_file train.tsv --output o.tsv --split 2,1",
          "train.tsv must have a pair to keep, got 8 pairs: 1 with an empty source or target"),
         ("--train_file train.tsv --output - --split 1", "output must be a file with split, got -."),
