@@ -159,10 +159,10 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         # The attention implementation in the file may be the name of remote code.
-        if file != ADAPTER:
+        if file == ADAPTER:
+            check_base_model(folder)
+        else:
             options |= {"config": config, "attn_implementation": None}
-        elif (base := Path(read_json(folder / file)["base_model_name_or_path"])).is_absolute() and not base.is_dir():
-            raise ValueError(f"base_model_name_or_path must be a folder that exists, got {base}.")
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     if report["mismatched_keys"]:
         name, stored, expected = min(report["mismatched_keys"])
@@ -174,6 +174,17 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         names = format_names(sorted(report["unexpected_keys"]))
         raise ValueError(f"{file} must contain only weights of the model in {CONFIG}, got {names}.")
     return model
+
+
+def check_base_model(folder: Path) -> None:
+    """Check that the base model of an adapter was not moved: PEFT would search its path on the Hub.
+
+    Raises:
+        ValueError: the base model is an absolute path that does not exist.
+    """
+    base = read_json(folder / ADAPTER).get("base_model_name_or_path") or ""
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise ValueError(f"base_model_name_or_path must be a folder that exists, got {base}.")
 
 
 def check_generation_config(folder: Path) -> None:
