@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from typing import Any, Literal
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import from_json
@@ -47,9 +47,6 @@ class TranslateRequest(BaseModel):
         return direction.rate
 
 
-NAMES = {name.encode() for name in TranslateRequest.model_fields}
-
-
 async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
     """The known fields of a body and of the query, without validation. Those of the body come first.
 
@@ -77,15 +74,11 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
 
 def read_form(body: bytes) -> dict[str, Any]:
     """The known fields of a form or a query in UTF-8, whether their characters are encoded or not."""
-    pairs = []
-    for part in body.split(b"&"):
-        name, _, value = part.partition(b"=")
-        if name in NAMES:
-            pairs.append((name.decode(), unquote_to_bytes(value.replace(b"+", b" "))))
     try:
-        return one_or_list((name, value.decode()) for name, value in pairs)
+        fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         raise ValueError("the body must be UTF-8.") from error
+    return one_or_list((name, value) for name, value in fields if name in TranslateRequest.model_fields)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
