@@ -24,6 +24,7 @@ NEVER = -1e4
 # The bias of additional ids that represent the unknown token, relative to that token. It is too low to change a
 # probability in float32, and the loss of such a label increases by 30 nats instead of 10000.
 UNLIKELY = -30.0
+POSITIONS = 1024  # rows of sinusoids that this model does not compute; marian-decoder reads at most 1000 tokens
 TOLERANCE = 1e-6  # between sinusoids of one formula, evaluated in different orders
 
 
@@ -176,7 +177,7 @@ def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> 
 def learn_positions(
     mapper: StateDictMapper,
     names: tuple[str | None, str | None],
-    length: int = 0,
+    length: int = POSITIONS,
     offset: int = 0,
     origin: str = "the original",
 ) -> None:

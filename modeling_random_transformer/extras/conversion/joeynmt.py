@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 from ...base.errors import format_value
 from ...base.files import StrPath
 from ...configuration_random_transformer import is_number
+from ...inputs_random_transformer import MAX_HYPOTHESES
 from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
 from .files import find_file
@@ -20,7 +21,6 @@ CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # files in a model's folder, JoeyNMT
 SIDES = ("src", "trg")
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
-MAX_BEAMS = 1000
 PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}  # option of the search → value without effect
 # `xavier_normal` of JoeyNMT turns on the factors of DeepNet, whatever the stored factors are.
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
@@ -113,7 +113,7 @@ def set_beams(config: GenerationConfig, options: Options, report: ConversionRepo
     """Copy the beam size."""
     beams = options.get("testing.beam_size")
     alpha = options.get("testing.beam_alpha")
-    if is_size(beams, MAX_BEAMS):
+    if is_size(beams, MAX_HYPOTHESES):
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
     if beams != 1 and is_number(alpha) and alpha > 0:
