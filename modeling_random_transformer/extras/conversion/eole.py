@@ -88,14 +88,14 @@ def read_config(folder: Path) -> Options:
             options.setdefault(option.name, options[name])
     if options.get(POSITION, "") is None:  # no positions; a missing option has a default
         options[POSITION] = "null"
-    return read_options(options, FORMAT.options, FORMAT.same)
+    return read_options(options, FORMAT)
 
 
 def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
     mapper = StateDictMapper(str(folder), read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
     mapper.ignore(scalars, "not used by layers that attend to a source")
     mapper.rename(FORMAT.names)

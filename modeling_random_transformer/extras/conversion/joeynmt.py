@@ -82,14 +82,14 @@ def read_config(checkpoint: Path) -> Options:
     same = dict(FORMAT.same)
     if stored.get("model.tied_embeddings"):  # the decoder has the embeddings of the encoder, with their scale
         del same["model.decoder.embeddings.scale"]
-    return read_options(stored, FORMAT.options, same)
+    return read_options(stored, FORMAT._replace(same=same))
 
 
 def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     mapper.ignore([f"{stack}.pe.pe" for stack in STACKS], "sinusoids, which are computed")
     mapper.derive_config("special_symbols", **joined.special_ids())

@@ -111,8 +111,8 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     norms = KINDS["on" if native.norm_order == "pre" else "off"]
     # Options of related models. These classes ignore them, but a config.json may contain them.
     related = [Option(name, norms, None) for name in ("normalize_before", "add_final_layer_norm")]
-    table = [*related, *FORMAT.options]
-    mapper.derive_options(table, read_options(config.to_dict(), table, FORMAT.same))
+    table = FORMAT._replace(options=[*related, *FORMAT.options])
+    mapper.derive_options(table, read_options(config.to_dict(), table))
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
@@ -176,7 +176,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     native = CLASSES[model_type].model
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
         config = native.config_class.from_dict(stored)
-        read_options(config.to_dict(), FORMAT.options, FORMAT.same)  # checked before a model of any size is built
+        read_options(config.to_dict(), FORMAT)  # checked before a model of any size is built
         model, loading = native.from_pretrained(
             None,
             config=config,

@@ -152,7 +152,7 @@ def parse_options(stored: Options) -> Options:
         ValueError: an option is missing, or has a value that this model does not support. The message names both.
     """
     decided = {name: value for name, value in stored.items() if not (name in FORMAT.same and value == 0)}
-    options = read_options(decided, FORMAT.options, FORMAT.same)
+    options = read_options(decided, FORMAT)
     order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
         preprocess = format_value(stored.get("transformer-preprocess", ""))
@@ -172,7 +172,7 @@ def parse_options(stored: Options) -> Options:
 def convert_weights(weights: Weights, options: Options, origin: str, eos_token_id: int, unk_token_id: int) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
     mapper.derive_config("Marian", layer_norm_eps=EPSILON)
     map_vocabulary(mapper, options, eos_token_id)
