@@ -1,9 +1,9 @@
 """Reads requests: JSON and forms with the fields of LibreTranslate, and fields of the query."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Literal
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import from_json
@@ -63,7 +63,7 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
     async with asyncio.timeout(BODY_SECONDS):
         if content_type.startswith(MULTIPART):
             async with request.form(max_fields=max_texts + OTHER_FIELDS, max_part_size=2**30) as form:
-                return query | one_or_list(form.multi_items())
+                return query | one_or_list({name: form.getlist(name) for name in form})
         body = await request.body()
     if content_type.startswith(URLENCODED):
         return query | read_form(body)
@@ -75,10 +75,10 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
 def read_form(body: bytes) -> dict[str, Any]:
     """The known fields of a form or a query in UTF-8, whether their characters are encoded or not."""
     try:
-        fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict")
+        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         raise ValueError("the body must be UTF-8.") from error
-    return one_or_list((name, value) for name, value in fields if name in TranslateRequest.model_fields)
+    return one_or_list({name: fields[name] for name in fields if name in TranslateRequest.model_fields})
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -92,9 +92,6 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return content
 
 
-def one_or_list(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The value of each name, or the list of its values."""
-    values: dict[str, list[Any]] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
+def one_or_list(values: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """The value of each name, or the list of its values if there are several."""
     return {name: several if len(several) > 1 else several[0] for name, several in values.items()}
