@@ -1,6 +1,7 @@
 """The command `random-transformer VERB …`: imports the module of the verb, calls its `run`, and returns a status."""
 
 import importlib
+import io
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -86,6 +87,9 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
         a loss that are not finite; 2 if an argument, a file or a text is invalid, the memory is too small, or a package
         is missing; 130 after Ctrl-C.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A translation or the name of a file must not end a training because the terminal has another encoding.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return main() or 0
     except BrokenPipeError:  # the reader, such as `head`, has exited

@@ -2,6 +2,7 @@
 
 import errno
 import importlib.util
+import io
 import os
 import subprocess
 import sys
@@ -123,6 +124,15 @@ def test_other_errors_of_the_runtime_are_raised():
 
     with pytest.raises(RuntimeError, match="a bug"):
         run_command(fail, "name")
+
+
+@pytest.mark.parametrize(("encoding", "printed"), [("latin-1", b"a \\u2192 \xf1"), ("utf-8", "a → ñ".encode())])
+def test_characters_that_the_terminal_does_not_have(encoding, printed, monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert run_command(lambda: print("a → ñ", end=""), "name") == 0
+    stdout.flush()
+    assert stdout.buffer.getvalue() == printed
 
 
 @pytest.mark.parametrize("status", [None, 0, 1])

@@ -102,6 +102,8 @@ def test_every_kind_of_line_end_ends_a_line(end, tmp_path):
     assert list(read_texts(path)) == LINES
     path.write_bytes(end.join(LINES[:2]).encode())
     assert list(read_texts(path)) == LINES[:2]
+    path.write_bytes(f"one{end}{end}{end}".encode())
+    assert list(read_texts(path)) == ["one", "", ""]
 
 
 def test_carriage_return_within_a_line_of_other_line_ends(tmp_path):
@@ -122,6 +124,12 @@ def test_byte_order_marks_of_joined_files(name, content, tmp_path):
     (tmp_path / name).write_text(content)
     pairs = [(line.source, line.target) for line in ParallelText(tmp_path / name).lines()]
     assert pairs == [('a "b" c', "d"), ('e "f" g', "h")]
+
+
+def test_byte_order_marks_of_joined_text_files(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\ufeffone\n\ufefftwo\n")
+    assert [*read_texts(path)] == ["one", "two"]
 
 
 @pytest.mark.parametrize(("first", "expected"), [('"a\rb";c', ("a\rb", "c")), ("a\rb;c", None)])

@@ -22,6 +22,16 @@ def test_blank_and_long_lines_are_skipped(translator, tokenizer, tmp_path):
     assert report.counts == {"blank": 1, "of more than 20 tokens": 1}
 
 
+@pytest.mark.parametrize("prefix", ["", "the girl "])
+def test_lines_are_measured_as_they_are_translated(prefix, translator, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(translator.config, "prefix", prefix, raising=False)
+    limit = len(tokenizer.encode_texts(f"{prefix}sees the boy").input_ids)
+    lines = ["   sees   the boy", "sees the boy sees"]
+    report = select_lines(lines, tmp_path / "selected", Seq2SeqPipeline(translator, tokenizer), None, "mono", limit)
+    assert report.counts == {f"of more than {limit} tokens": 1}
+    assert report.first == {f"of more than {limit} tokens": [2]}
+
+
 def test_a_file_is_replaced_only_if_a_line_can_be_translated(translator, tokenizer, tmp_path):
     selected = tmp_path / "selected"
     selected.write_text("earlier")

@@ -288,7 +288,8 @@ def clean_files(
         _write_pairs(corpus, settings, held_out, report, outputs, files, files.get(rejected_file or ""))
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
-            _write_line(files[report_file], json.dumps(content, indent=2, ensure_ascii=False))
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            files[report_file].write(f"{text}\n".encode(errors="backslashreplace"))  # file names may be invalid UTF-8
     return report
 
 

@@ -20,7 +20,7 @@ from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
 from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
 from ...inputs_random_transformer import check_choice, drop_none
-from ...tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts
+from ...tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts, unicode_error
 
 # Reasons to drop a pair, in the order of the filters; those of lengths are in `lengths`.
 COPY = "the target is a copy of the source"
@@ -192,6 +192,8 @@ def excluded_texts(path: str) -> Iterator[str]:
     for number, texts in read_columns(Path(path), Columns(SIDES)):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a source and a target on each line, but line {number} has not.")
+        if any(map(unicode_error, texts)):
+            raise ValueError(f"{path} must be UTF-8 text, but line {number} is not.")
         yield from texts
 
 

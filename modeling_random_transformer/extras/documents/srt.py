@@ -22,8 +22,8 @@ DASH = r"(?:<[^<>]*>|\{[^{}]*\})*[-\u2013\u2014](?!\d)"
 NEXT_SPEAKER = re.compile(rf"\s*\n(?=\s*{DASH})")
 SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # a dash that no space follows
 SPACED_SPEAKER = re.compile(rf"\A({DASH})[ ]")
-TAG = re.compile("<[^<>]*>")
 TAG_MARK = "\uffff"  # no character, for a tag while lines are broken
+TAG = re.compile(f"<[^<>]*>|{TAG_MARK}")  # a text may contain the mark
 
 
 def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:

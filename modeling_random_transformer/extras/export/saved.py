@@ -14,6 +14,7 @@ from ...base.files import StrPath, folder_size
 from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
+from ...data.validation import validate
 from ...inference.loading import force_target_language, load_translator
 from ...inputs_random_transformer import (
     check_languages,
@@ -30,6 +31,8 @@ from .engines import checked_options, engine_module, export_model, load_engine
 from .search import table_positions, token_names, without_patience
 from .shortlist import lexical_shortlist, vmap
 from .web import export_web_page
+
+logger = logging.getLogger(__name__)
 
 MAX_SENTENCES = 200
 # Engines whose beam search has no patience.
@@ -146,7 +149,14 @@ def load_for_engine(
 
 
 def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
-    """The lexical shortlist of a parallel text, as a file `vmap.txt`."""
+    """The lexical shortlist of a parallel text, as a file `vmap.txt`.
+
+    Raises:
+        ValueError: no line is valid, or the text is not UTF-8.
+    """
+    report = validate(text, "skip")
+    if report.invalid:
+        logger.warning("%s", report)
     return vmap(lexical_shortlist(pairs_of([text]), tokenizer), *token_names(tokenizer, len(tokenizer)))
 
 

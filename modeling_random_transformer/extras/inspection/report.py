@@ -19,13 +19,19 @@ from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.sources import Corpus, pairs_of, parallel_lines
-from ...data.validation import read_valid
+from ...data.validation import read_valid, validate
 from ...inference.candidates import Candidate
 from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate, translate_n_best
-from ...inputs_random_transformer import drop_none, encode_texts, name_lines_in_errors, renumber_errors
+from ...inputs_random_transformer import (
+    drop_none,
+    encode_texts,
+    name_lines_in_errors,
+    renumber_errors,
+    without_extra_spaces,
+)
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from ..pairs.alignments import eager_attention
@@ -118,7 +124,7 @@ def make_report(
         model: a Random Transformer.
         tokenizer: its tokenizer.
         test: the test set; invalid lines are skipped.
-        training: the training set, for the frequencies of words and the highest losses.
+        training: the training set, for the frequencies of words and the highest losses; invalid lines are skipped.
         title: the name of the model.
         history: the entries of the Trainer's log, see `read_history`.
         robustness: translate the test set again with each of `disturbances`, for their scores.
@@ -126,8 +132,10 @@ def make_report(
         **options: those of `translate`, such as `num_beams`, `src_lang` and `tgt_lang`.
 
     Raises:
-        ValueError: an argument is invalid, or a text is too long.
+        ValueError: an argument is invalid, a set is not UTF-8, or a text is too long.
     """
+    if training is not None:
+        validate(training, "skip")
     languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
     language = languages.get("tgt_lang", getattr(tokenizer, "tgt_lang", None))
     is_calibrated = find_calibration(model, tokenizer, **languages) is not None
@@ -278,7 +286,8 @@ def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: Example, src_lang: str | None
 ) -> tuple[list[str], list[str], list[list[float]]]:
     """Labels and cross-attention of the last layer for a translation, see `Example`."""
-    encoded = encode_texts(tokenizer, example.source, src_lang=src_lang, return_tensors="pt")
+    text = without_extra_spaces(tokenizer, example.source)  # as it was translated
+    encoded = encode_texts(tokenizer, text, src_lang=src_lang, return_tensors="pt")
     inputs = encoded.to(model.device)
     start = model.config.decoder_start_token_id
     target = tokenizer.convert_tokens_to_ids(example.candidate.tokens)

@@ -36,8 +36,9 @@ def from_sentencepiece(
     `encode_texts` recognizes the other control symbols only.
 
     Tokens equal those of sentencepiece. The exceptions are rare: combining marks that are not in canonical order or
-    follow a compatibility character such as a ligature, if the model normalizes to NFKC; the name of a special token
-    in a text; and two segmentations of equal score by a unigram model, such as "l ll" and "ll l".
+    follow a compatibility character such as a ligature, if the model normalizes to NFKC, or H, J, T, W or Y, if it also
+    folds cases; the name of a special token in a text; and two segmentations of equal score by a unigram model, such as
+    "l ll" and "ll l".
 
     Args:
         path: the file, `.model` or `.spm`, of a unigram or BPE model.
@@ -152,10 +153,10 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
         # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped
-        # prefix, so that characters are separated.
+        # prefix, such as the mark of an M, so that characters are separated.
         steps += [
             normalizers.NFC(),
-            normalizers.Replace(Regex(r"(?<=[^\x00-\x7f])(?=[^\x00-\x7f])"), SEPARATOR),
+            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x7f])"), SEPARATOR),
             normalizers.Precompiled(spec.precompiled_charsmap),
             normalizers.Replace(SEPARATOR, ""),
             normalizers.NFC(),  # half-width letters and their marks, which the separator has kept apart

@@ -1,7 +1,9 @@
 """Reads requests: JSON and forms with the fields of LibreTranslate, and fields of the query."""
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
@@ -15,6 +17,7 @@ from .directions import Direction
 BODY_SECONDS = 30  # within which the body of a request must arrive
 OTHER_FIELDS = 20  # parts of a form beside its texts
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+OTHER_CHARSET = re.compile(r"charset\s*=\s*(?!\"?utf-?8\b)")
 
 
 class TranslateRequest(BaseModel):
@@ -61,10 +64,14 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
     query = read_form(request.scope["query_string"])
     content_type = request.headers.get("content-type", "").lower()
     async with asyncio.timeout(BODY_SECONDS):
+        body = await request.body()
         if content_type.startswith(MULTIPART):
+            if OTHER_CHARSET.search(content_type):
+                raise ValueError("the body must be UTF-8.")
+            with errors_of_encoding():
+                body.decode()  # starlette reads another encoding as Latin-1
             async with request.form(max_fields=max_texts + OTHER_FIELDS, max_part_size=2**30) as form:
                 return query | one_or_list({name: form.getlist(name) for name in form})
-        body = await request.body()
     if content_type.startswith(URLENCODED):
         return query | read_form(body)
     if query and not body.strip():
@@ -74,11 +81,18 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
 
 def read_form(body: bytes) -> dict[str, Any]:
     """The known fields of a form or a query in UTF-8, whether their characters are encoded or not."""
-    try:
+    with errors_of_encoding():
         fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    return one_or_list({name: fields[name] for name in fields if name in TranslateRequest.model_fields})
+
+
+@contextmanager
+def errors_of_encoding() -> Iterator[None]:
+    """Convert the error of bytes that are not UTF-8."""
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise ValueError("the body must be UTF-8.") from error
-    return one_or_list({name: fields[name] for name in fields if name in TranslateRequest.model_fields})
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -56,6 +56,12 @@ def run(flags):
     return exit_status(cli.main, ["clean", *flags.split()])
 
 
+def test_report_of_a_file_whose_name_is_not_utf_8(table, tmp_path):
+    renamed = table.rename(table.with_name(f"\udce9{table.name}"))
+    clean_files(ParallelText(renamed), tmp_path / "clean.tsv", report_file=tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["name"] == str(renamed)
+
+
 def test_report(table, tmp_path):
     report = clean_files(ParallelText(table), tmp_path / "clean.tsv", report_file=tmp_path / "report.json.gz")
     saved = json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))
@@ -227,6 +233,14 @@ def test_invalid_input_is_a_one_line_error_and_leaves_earlier_outputs(table, fla
     assert error.startswith(f"random-transformer clean: error: {message}")
     assert sorted(path.name for path in table.parent.iterdir()) == ["old.tsv", "train.tsv"]
     assert (table.parent / "old.tsv").read_text() == "earlier\n"
+
+
+@pytest.mark.parametrize("name", ["test.en", "test.tsv", "test.csv"])
+def test_excluded_files_are_utf_8(name, table):
+    separator = "," if name.endswith("csv") else "\t"
+    Path(name).write_bytes(f"a dog{separator}b\nüber{separator}b\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"{name} must be UTF-8 text, but line 2 is not"):
+        clean_files(ParallelText(table), "out.tsv", exclude=[name])
 
 
 def test_texts_of_other_files_are_excluded(table):

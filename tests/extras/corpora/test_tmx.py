@@ -2,13 +2,16 @@
 
 import gzip
 import tracemalloc
+from contextlib import contextmanager
 
 import pytest
 
 from modeling_random_transformer.data import InvalidLine, ParallelLine, ParallelText, read_texts, validate
 from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR
+from modeling_random_transformer.extras.corpora import tmx
 from modeling_random_transformer.extras.corpora.languages import matching_code
 from modeling_random_transformer.extras.corpora.tmx import CHUNK_BYTES
+from modeling_random_transformer.extras.xml_events import xml_parser
 
 HEADER = """<?xml version="1.0"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
@@ -171,3 +174,33 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 8 * CHUNK_BYTES
+
+
+class DeferringParser:
+    """A parser that parses at the end of the document."""
+
+    def __init__(self, parser):
+        vars(self).update(parser=parser, content=b"")
+
+    def __setattr__(self, name, handler):
+        setattr(self.parser, name, handler)
+
+    def Parse(self, data, is_final=False):  # noqa: N802 (the name in expat)
+        vars(self)["content"] += data
+        if is_final:
+            self.parser.Parse(self.content, True)
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_units_after_a_long_comment(is_simulated, read, monkeypatch):
+    """Expat 2.6 defers what follows a token of several chunks."""
+
+    @contextmanager
+    def deferring_parser(name):
+        with xml_parser(name) as parser:
+            yield DeferringParser(parser)
+
+    if is_simulated:
+        monkeypatch.setattr(tmx, "xml_parser", deferring_parser)
+    comment = "x" * (2 * CHUNK_BYTES + CHUNK_BYTES // 2)
+    assert len(read(f"{HEADER}{PAIR}<!--{comment}-->{PAIR * 3}</body></tmx>")) == 4

@@ -58,6 +58,7 @@ def test_all_but_the_texts_stays(spoken, end):
         ("word " * 24, 2, ["word " * 11 + "word", "word " * 11 + "word"]),
         ("word " * 24, 3, ["word " * 7 + "word"] * 3),
         ("<i>one</i> " + "<b>word</b> " * 10, 2, None),
+        ("\uffff 12 <i>3</i> \uffff", 2, ["\uffff 12 <i>3</i> \uffff"]),
         ("", 2, []),
     ],
 )

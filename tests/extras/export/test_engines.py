@@ -110,3 +110,12 @@ def test_beam_search_has_the_length_penalty_of_the_model(engine, tmp_path):
 def test_compare_requires_text():
     with pytest.raises(ValueError, match="sentences must include a text that is not blank, got 2 blank ones"):
         compare(*exportable(), lambda *_: [], ["", " "])
+
+
+def test_blank_texts_of_generate_have_blank_translations():
+    translate_texts = translate_fn(*exportable())
+    [translation] = translate_texts([TEXTS[0]], 1, LIMIT)
+    assert translate_texts(["", TEXTS[0], " \u200b", "42"], 1, LIMIT) == ["", translation, "", "42"]
+    assert translate_texts([" "], 1, LIMIT) == [""]
+    with pytest.raises(ValueError, match="index 1: texts must be strings, got None"):
+        translate_texts(["", None], 1, LIMIT)

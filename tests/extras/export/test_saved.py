@@ -143,6 +143,17 @@ def test_an_output_with_files_is_an_error_before_the_model_is_loaded(folder, cap
     assert "output must be a new or an empty folder without overwrite" in message
 
 
+@NEEDS_CTRANSLATE2
+def test_texts_of_a_shortlist_in_another_encoding_are_an_error(folder, tmp_path, capsys):
+    files = []
+    for name in ("source", "target"):
+        files += [f"--shortlist_{name}", tmp_path / name]
+        (tmp_path / name).write_bytes("el niño\nun gato\n".encode("latin-1"))
+    message = error_of([folder, "--engine", "ctranslate2", "--output", tmp_path / "out", *files], capsys)
+    assert "texts must be UTF-8, got" in message
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_export_is_not_exported(folder, tmp_path, capsys):
     (folder / "model.safetensors").rename(folder / "model.bin")
     message = error_of([folder, "--engine", "transformers", "--output", tmp_path / "out"], capsys)

@@ -91,6 +91,12 @@ def test_candidates_of_the_beam_search(data, outputs):
     torch.testing.assert_close(attention, torch.tensor(data["maps"]["cross"]).mean(1)[:, 0], rtol=0, atol=1e-3)
 
 
+def test_extra_spaces_are_not_translated(data, translator, tokenizer):
+    spaced = explorer.explore(translator, tokenizer, f"  {SENTENCE}\u200b ", num_beams=3, max_new_tokens=7)
+    assert spaced["source"] == data["source"]
+    assert spaced["translation"] == data["translation"]
+
+
 def test_attribution_and_lens(data):
     """The values add up to the logits of the distribution, and the lens ends with its most probable token."""
     for step, chosen, row in zip(data["steps"], data["chosen"], data["attribution"]["values"], strict=True):

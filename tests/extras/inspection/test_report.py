@@ -50,6 +50,24 @@ def test_the_worst_pairs_have_the_lowest_scores_and_the_models_attention(model, 
         assert [sum(row) for row in weights] == pytest.approx([1] * len(rows), abs=1e-4)
 
 
+def test_attention_of_a_source_with_extra_spaces(model, tmp_path):
+    columns = []
+    for number, source in enumerate([SENTENCES[0], f"  {SENTENCES[0]} "]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        report = make_report(*model, write_pairs(folder, "tsv", [(source, "?")]), num_beams=1, progress=False)
+        columns.append(report.worst[0].attention[1])
+    assert columns[0] == columns[1]
+
+
+def test_a_training_set_in_another_encoding_is_an_error(model, tmp_path):
+    test = write_pairs(tmp_path, "tsv", PAIRS)
+    training = tmp_path / "latin-1.tsv"
+    training.write_bytes("a dog\tel niño\na cat\tun gato\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"texts must be UTF-8, got .*latin-1\.tsv"):
+        make_report(*model, test, ParallelText(training), num_beams=1, progress=False)
+
+
 def test_translations_that_equal_their_references_are_not_bad(model, tmp_path):
     sources = [source for source, _ in PAIRS[:4]]
     translations = translate(sources, *model, num_beams=1, progress=False)

@@ -34,6 +34,7 @@ TEXTS = [
         unicodedata.normalize("NFD", "한국어"),
         "ﬁne ½ № ™ … ﷺ",
         "Việt Nam ngữ",
+        "M\u0300 G\u0303ua A\u20dd",  # letters without a composed character
     ),
     *("👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 👍🏽", "e\u20e3 #️⃣", "\u0600\u06dd", "\ufeffbom \u00ad soft", "\U0001d400\U0001d538"),
     *("<s", "< / s >", "the <bt> dog", "<bt>the", "the<bt>", "<bt>", "@@ the@@@dog", "�", "a<b>c", "x\x01\x7fy"),

@@ -24,6 +24,28 @@ def test_forms_are_utf_8(kind, text):
         assert (answer.status_code, answer.json()) == (400, {"error": "the body must be UTF-8."})
 
 
+@pytest.mark.parametrize(
+    ("charset", "text", "answer"),
+    [
+        ("", "María 日本".encode(), {"translatedText": "María 日本"}),
+        ('; charset="UTF-8"', "María 日本".encode(), {"translatedText": "María 日本"}),
+        ("", "María".encode("latin-1"), {"error": "the body must be UTF-8."}),
+        ("", "日本".encode("shift_jis"), {"error": "the body must be UTF-8."}),
+        ("; charset=latin-1", "María".encode(), {"error": "the body must be UTF-8."}),
+        ("; charset=unknown", "María".encode(), {"error": "the body must be UTF-8."}),
+    ],
+)
+def test_forms_of_several_parts_are_utf_8(charset, text, answer):
+    fields = {"q": text, "source": b"en", "target": b"pt-br"}
+    parts = [
+        b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name.encode(), value)
+        for name, value in fields.items()
+    ]
+    headers = {"Content-Type": f"multipart/form-data; boundary=b{charset}"}
+    with application([Echo()]) as api:
+        assert api.post("/translate", content=b"".join([*parts, b"--b--\r\n"]), headers=headers).json() == answer
+
+
 def test_form_of_many_names():
     body = "&".join(f"n{number}=" for number in range(10_000))
     with application([Echo()], api_keys=["key"]) as api:
