@@ -8,8 +8,9 @@ from typing import Any
 from ..base.files import encode_lines
 from ..base.streams import check_output, is_stream
 from ..data.sources import ParallelText
-from ..extras.pairs.scoring_files import lines_of, write_lines
+from ..extras.pairs.scoring_files import PairWork
 from ..inference.scoring import PairModel
+from ..inference.translation_files import write_in_parts
 from .command_line import (
     STANDARD_PATH,
     InferenceArguments,
@@ -100,7 +101,7 @@ class PairArguments(ResumableArguments, CorpusOutputArguments):
 
         Args:
             model_class: `Scorer` or `Aligner`.
-            line_of: see `write_lines` of `extras.pairs`, as for the next argument.
+            line_of: see `PairWork`, as for the next argument.
             line_options: the keyword arguments of the function.
             **options: options of the class that are no arguments of all commands.
         """
@@ -111,16 +112,8 @@ class PairArguments(ResumableArguments, CorpusOutputArguments):
             corpus.require_files()
         with self.load(is_resumable) as (model, tokenizer):
             pair_model = model_class(model, tokenizer, truncation=self.truncation, **self.text_options, **options)
+            work = PairWork(corpus, self.output, model, pair_model, line_of, line_options)
             if is_resumable:
-                write_lines(
-                    corpus,
-                    self.output,
-                    pair_model,
-                    line_of,
-                    line_options,
-                    chunk_size=self.chunk_size,
-                    restart=self.restart,
-                )
+                write_in_parts(work, chunk_size=self.chunk_size, restart=self.restart, progress=None)
             else:
-                lines = lines_of(corpus, pair_model, line_of, line_options, self.chunk_size)
-                write_output(self.output, encode_lines(lines))
+                write_output(self.output, encode_lines(work.stream(self.chunk_size)))

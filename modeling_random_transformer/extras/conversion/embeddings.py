@@ -1,12 +1,12 @@
 """Conversion of embeddings, output layer and positions. Vocabularies of different sizes are padded to one size."""
 
-import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 
 from ...base.errors import format_value
 from ...configuration_random_transformer import is_int
@@ -24,6 +24,7 @@ NEVER = -1e4
 # The bias of additional ids that represent the unknown token, relative to that token. It is too low to change a
 # probability in float32, and the loss of such a label increases by 30 nats instead of 10000.
 UNLIKELY = -30.0
+POSITIONS = 1024  # rows of sinusoids that this model does not compute; marian-decoder reads at most 1000 tokens
 TOLERANCE = 1e-6  # between sinusoids of one formula, evaluated in different orders
 
 
@@ -176,7 +177,7 @@ def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> 
 def learn_positions(
     mapper: StateDictMapper,
     names: tuple[str | None, str | None],
-    length: int = 0,
+    length: int = POSITIONS,
     offset: int = 0,
     origin: str = "the original",
 ) -> None:
@@ -236,11 +237,6 @@ def tensor2tensor_sinusoids(rows: int, d_model: int) -> Tensor:
     Raises:
         ValueError: there are fewer than two frequencies.
     """
-    frequencies = d_model // 2
-    if frequencies < 2:
+    if d_model < 4:
         raise ValueError(f"d_model must be at least 4 for sinusoids, got {d_model}.")
-    step = -math.log(10000) / (frequencies - 1)
-    exponents = torch.arange(frequencies, dtype=torch.float) * step
-    angles = torch.outer(torch.arange(rows, dtype=torch.float), exponents.exp())
-    sines_and_cosines = torch.cat([angles.sin(), angles.cos()], dim=1)
-    return nn.functional.pad(sines_and_cosines, (0, d_model % 2))
+    return M2M100SinusoidalPositionalEmbedding.get_embedding(rows, d_model).float()

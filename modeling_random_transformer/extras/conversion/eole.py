@@ -18,7 +18,6 @@ from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_
 SIDES = ("src", "tgt")
 EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
-POSITIONS = 1024  # rows of a table of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
 POSITION = "model.embeddings.position_encoding_type"
 OFFSET = Kind("an integer", lambda value: value == 0 or KINDS["length"].accepts(value))
@@ -89,14 +88,14 @@ def read_config(folder: Path) -> Options:
             options.setdefault(option.name, options[name])
     if options.get(POSITION, "") is None:  # no positions; a missing option has a default
         options[POSITION] = "null"
-    return read_options(options, FORMAT.options, FORMAT.same)
+    return read_options(options, FORMAT)
 
 
 def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
     mapper = StateDictMapper(str(folder), read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
     mapper.ignore(scalars, "not used by layers that attend to a source")
     mapper.rename(FORMAT.names)
@@ -144,7 +143,7 @@ def map_positions(mapper: StateDictMapper, origin: str, kind: str | None, offset
     if kind == INTERLEAVED:
         mapper.derive_config(kind, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     elif kind == CONCATENATED:
-        learn_positions(mapper, (None, None), POSITIONS, origin=origin)
+        learn_positions(mapper, (None, None), origin=origin)
     elif kind == LEARNED:
         learn_positions(mapper, ("src_emb.pe.weight", "tgt_emb.pe.weight"), offset=offset)
     else:

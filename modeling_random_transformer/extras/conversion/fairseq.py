@@ -140,7 +140,7 @@ def read_stored(checkpoint: Any, origin: str) -> Options:
             options[f"{part}_{name}"] = value
     if options.get("arch") is None:
         options["arch"] = options.get("_name")
-    options = read_options(options, FORMAT.options, FORMAT.same)
+    options = read_options(options, FORMAT)
     options["activation_dropout"] = options["activation_dropout"] or options["relu_dropout"]
     return options
 
@@ -155,7 +155,7 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
     mapper = StateDictMapper(origin, content["model"])
     mapper.derive_sizes("fc1", "layer_norm")
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     if mapper.config_fields["final_layer_norm"] and options["encoder_normalize_before"] == "post":
         raise ValueError("encoder_normalize_before must be on for a model with encoder.layer_norm.weight, got off.")
     mapper.derive_config("fairseq", layer_norm_eps=1e-5)

@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 from ...base.errors import format_value
 from ...base.files import StrPath
 from ...configuration_random_transformer import is_number
+from ...inputs_random_transformer import MAX_HYPOTHESES
 from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
 from .files import find_file
@@ -20,7 +21,6 @@ CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # files in a model's folder, JoeyNMT
 SIDES = ("src", "trg")
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
-MAX_BEAMS = 1000
 PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}  # option of the search → value without effect
 # `xavier_normal` of JoeyNMT turns on the factors of DeepNet, whatever the stored factors are.
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
@@ -82,14 +82,14 @@ def read_config(checkpoint: Path) -> Options:
     same = dict(FORMAT.same)
     if stored.get("model.tied_embeddings"):  # the decoder has the embeddings of the encoder, with their scale
         del same["model.decoder.embeddings.scale"]
-    return read_options(stored, FORMAT.options, same)
+    return read_options(stored, FORMAT._replace(same=same))
 
 
 def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     mapper.ignore([f"{stack}.pe.pe" for stack in STACKS], "sinusoids, which are computed")
     mapper.derive_config("special_symbols", **joined.special_ids())
@@ -113,7 +113,7 @@ def set_beams(config: GenerationConfig, options: Options, report: ConversionRepo
     """Copy the beam size."""
     beams = options.get("testing.beam_size")
     alpha = options.get("testing.beam_alpha")
-    if is_size(beams, MAX_BEAMS):
+    if is_size(beams, MAX_HYPOTHESES):
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
     if beams != 1 and is_number(alpha) and alpha > 0:

@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from ...base.errors import format_names, format_value, reraise_as_value_error
 from ...base.files import StrPath, read_json, write_json
 from ...configuration_random_transformer import RULES, RandomTransformerConfig
-from ...inference.loading import check_tokenizer
+from ...inference.loading import check_report, check_tokenizer
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
 from .options import KINDS, Kind, Option, read_format, read_options
@@ -111,8 +111,8 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     norms = KINDS["on" if native.norm_order == "pre" else "off"]
     # Options of related models. These classes ignore them, but a config.json may contain them.
     related = [Option(name, norms, None) for name in ("normalize_before", "add_final_layer_norm")]
-    table = [*related, *FORMAT.options]
-    mapper.derive_options(table, read_options(config.to_dict(), table, FORMAT.same))
+    table = FORMAT._replace(options=[*related, *FORMAT.options])
+    mapper.derive_options(table, read_options(config.to_dict(), table))
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
@@ -176,7 +176,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     native = CLASSES[model_type].model
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
         config = native.config_class.from_dict(stored)
-        read_options(config.to_dict(), FORMAT.options, FORMAT.same)  # checked before a model of any size is built
+        read_options(config.to_dict(), FORMAT)  # checked before a model of any size is built
         model, loading = native.from_pretrained(
             None,
             config=config,
@@ -187,19 +187,8 @@ def load_marian(folder: Path) -> PreTrainedModel:
             output_loading_info=True,
         )
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
-    check_loading(folder, loading)
+    check_report(files[0], loading)
     return model.eval()
-
-
-def check_loading(folder: Path, loading: Mapping[str, Any]) -> None:
-    """Raise a `ValueError` if transformers did not find exactly the weights of the model."""
-    for problem in ("mismatched_keys", "unexpected_keys", "missing_keys"):
-        names = [str(key[0] if isinstance(key, tuple) else key) for key in loading[problem]]
-        if names:
-            raise ValueError(
-                f"the weights in {folder} must be those of a Marian model with its config.json, "
-                f"got {problem}: {format_names(sorted(names))}."
-            )
 
 
 def copy_tokenizer(folder: Path, output: Path, config: RandomTransformerConfig) -> list[str]:

@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 from ...base.errors import format_value
 from ...base.files import StrPath
 from ...configuration_random_transformer import is_number
+from ...inputs_random_transformer import MAX_HYPOTHESES
 from .embeddings import check_ids, learn_positions, map_embeddings
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import Kind, Options, is_size, read_format, read_options
@@ -21,9 +22,7 @@ from .untrusted import parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
-POSITIONS = 1024  # rows of the table of sinusoids; marian-decoder reads at most 1000 tokens by default
 EPSILON = 1e-6
-MAX_BEAMS = 1000
 OUTPUT = "decoder_ff_logit_out"
 # Parameters of which the first axis is that of the inputs; others are [1, width] or [rows, width].
 IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")
@@ -153,7 +152,7 @@ def parse_options(stored: Options) -> Options:
         ValueError: an option is missing, or has a value that this model does not support. The message names both.
     """
     decided = {name: value for name, value in stored.items() if not (name in FORMAT.same and value == 0)}
-    options = read_options(decided, FORMAT.options, FORMAT.same)
+    options = read_options(decided, FORMAT)
     order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
         preprocess = format_value(stored.get("transformer-preprocess", ""))
@@ -173,14 +172,14 @@ def parse_options(stored: Options) -> Options:
 def convert_weights(weights: Weights, options: Options, origin: str, eos_token_id: int, unk_token_id: int) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
     mapper.derive_config("Marian", layer_norm_eps=EPSILON)
     map_vocabulary(mapper, options, eos_token_id)
     # Both stacks share the positions. With trained positions, Marian does not scale the embeddings.
     learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
     mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
-    learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")
+    learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), origin="Marian")
     names = FORMAT.names
     if options["norm_order"] == "pre":
         names = {NORM.sub(r"\g<0>_pre", name): target for name, target in names.items()}
@@ -223,7 +222,7 @@ def set_search_options(config: GenerationConfig, decoder: Options, report: Conve
     beams = decoder.get("beam-size")
     normalize = decoder.get("normalize")
     copied = []
-    if is_size(beams, MAX_BEAMS):
+    if is_size(beams, MAX_HYPOTHESES):
         config.num_beams = beams
         copied.append("beam-size")
     if is_number(normalize) and abs(normalize) <= sys.float_info.max and (config.num_beams or 1) > 1:

@@ -80,7 +80,7 @@ def read_stored(path: Path) -> tuple[Options, Options]:
     if isinstance(layers, int) and layers > 0:  # as in OpenNMT-py, it replaces the numbers of both stacks
         stored |= {"enc_layers": layers, "dec_layers": layers}
     with reraise_as_value_error(f"'opt' of {path} must have options that this model supports"):
-        return content, read_options(stored, FORMAT.options)
+        return content, read_options(stored, FORMAT)
 
 
 def convert_weights(path: Path, content: Options, options: Options, joined: JoinedTokenizer) -> Converted:
@@ -90,7 +90,7 @@ def convert_weights(path: Path, content: Options, options: Options, joined: Join
         weights[f"generator.{name.removeprefix('0.')}"] = weight
     mapper = StateDictMapper(str(path), weights)
     mapper.derive_sizes("feed_forward.w_1", "layer_norm", ("transformer", "transformer_layers"))
-    mapper.derive_options(FORMAT.options, options)
+    mapper.derive_options(FORMAT, options)
     mapper.rename(FORMAT.names)
     mapper.complete_biases()
     mapper.ignore([f"{prefix}.pe.pe" for prefix in PREFIXES], "sinusoids, which are computed")

@@ -1,7 +1,7 @@
 """Options of other implementations, their allowed values, and the fields of this model's configuration."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import not_
 from pathlib import Path
@@ -144,13 +144,12 @@ def is_size(value: Any, maximum: int) -> bool:
     return configuration.is_int(value) and 1 <= value <= maximum
 
 
-def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mapping[str, str] | None = None) -> Options:
-    """The stored options, with the converted values of those in a table.
+def read_options(stored: Mapping[Any, Any], table: Format) -> Options:
+    """The stored options, with the converted values of those in the table of a format.
 
     Args:
         stored: the values by their names.
-        table: the options that are checked.
-        same: pairs of options that must have the same value, if both have one.
+        table: the options that are checked, and the pairs of options that must have the same value.
 
     Raises:
         ValueError: a value is not allowed, or is a tensor, which has no truth value.
@@ -160,7 +159,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
             raise invalid(printable(str(name)), "a plain value", value.shape)
     unconverted = dict(stored)
     converted = dict(stored)
-    for option in table:
+    for option in table.options:
         value = stored.get(option.name)
         if value is None and option.default is not REQUIRED:
             value = option.default
@@ -170,8 +169,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
         if not option.kind.accepts(value):
             raise invalid(option.name, option.kind.description, value)
         converted[option.name] = option.kind.convert(value)
-    if same is not None:
-        check_same(unconverted, same)
+    check_same(unconverted, table.same)
     return converted
 
 

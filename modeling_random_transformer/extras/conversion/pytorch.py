@@ -96,7 +96,7 @@ def from_torch_transformer(
         options = module_options(transformer, options)
         transformer = transformer.state_dict()
     mapper = map_weights(transformer, embedding, output, positions)
-    mapper.derive_options(FORMAT.options, read_options(options, FORMAT.options))
+    mapper.derive_options(FORMAT, read_options(options, FORMAT))
     mapper.derive_config("argument", scale_embedding=scale_embedding, **token_ids)
     return mapper.finish(), mapper.report
 

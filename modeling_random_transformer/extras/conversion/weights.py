@@ -21,7 +21,7 @@ from ...base.files import StrPath
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..new_folder import new_folder
-from .options import Option
+from .options import Format
 
 STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `number` its number from 1, `p` a parameter of a module,
@@ -186,9 +186,9 @@ class StateDictMapper:
         self.config_fields.update(fields)
         self.report.config.update({name: DerivedField(value, source) for name, value in fields.items()})
 
-    def derive_options(self, table: Iterable[Option], options: Mapping[str, Any]) -> None:
+    def derive_options(self, table: Format, options: Mapping[str, Any]) -> None:
         """Set the config fields of the options in a table. Those without a value are skipped."""
-        for option in table:
+        for option in table.options:
             value = options[option.name]
             if value is not None:
                 self.derive_config(option.name, **dict.fromkeys(option.fields, value))

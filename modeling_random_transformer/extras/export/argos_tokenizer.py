@@ -17,6 +17,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[att
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ...base.digests import tokenizer_definition
 from ...tokenization_random_transformer import (
     CONTEXTUAL,
     HYPHENS_AND_LIGATURES,
@@ -48,7 +49,7 @@ def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict
     files = getattr(tokenizer, "spm_files", None)
     if files:  # Marian
         return Path(files[0]).read_bytes(), tokens
-    data = json.loads(tokenizer.backend_tokenizer.to_str())
+    data = tokenizer_definition(tokenizer)
     special = {token["content"] for token in data["added_tokens"]}
     kind = data["model"]["type"]
     names = tokens

@@ -1,7 +1,6 @@
 """Exports of models that are cached in the model's folder, and created again if they are incomplete."""
 
 import copy
-import hashlib
 import shutil
 from contextlib import suppress
 from importlib import metadata
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ...base.digests import model_digest
+from ...base.digests import bytes_digest, file_digest, json_digest, model_digest
 from ...base.distributed import in_turn
 from ...base.files import remove_if_empty
 from ...base.jobs import Job, Stage
@@ -38,12 +37,10 @@ def cached_export(
         ValueError: the engine does not support the model, or the model does not compute what was exported.
         OSError: the folder cannot be written.
     """
-    digest = hashlib.sha256(model_digest(model, tokenizer).encode())
-    digest.update(b"" if shortlist is None else hashlib.sha256(shortlist).digest())
-    digest.update(metadata.version(ENGINE).encode())
-    for file in CODE:
-        digest.update(file.read_bytes())
-    path = folder / f"{ENGINE}-{dtype}-{digest.hexdigest()[:16]}"
+    shortlist_digest = None if shortlist is None else bytes_digest(shortlist)
+    code = [*map(file_digest, CODE), metadata.version(ENGINE)]
+    digest = json_digest([model_digest(model, tokenizer), shortlist_digest, code])
+    path = folder / f"{ENGINE}-{dtype}-{digest[:16]}"
     stage = finished_export(path)
     if stage is None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Compares an engine with the model: identical translations, and throughput."""
 
+import copy
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,11 @@ def compare(
         speeds = [len(texts) / statistics.median(times) for times in time_interleaved(calls, rounds)]
         comparisons.append(Comparison(num_beams, len(texts), identical, *speeds))
     return comparisons
+
+
+def reference_of(model: Any) -> Any:
+    """A copy of a model with which an export is compared: on the CPU, in float32 and in evaluation mode."""
+    return copy.deepcopy(model).to("cpu", torch.float32).eval()
 
 
 def compared_ids(config: RandomTransformerConfig, excluded: Sequence[int] = ()) -> Tensor:

@@ -5,7 +5,6 @@ norms, `attention_scale`, two vocabularies and suppressed tokens. Models with se
 or an option of `generate()` that the engine does not support, cannot be exported.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from ...inference.translation import PAPER_LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts, without_extra_spaces
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
-from .compare import check_equal, compared_ids
+from .compare import check_equal, compared_ids, reference_of
 from .engines import EngineTranslate
 from .search import SearchOptions, engine_search, read_search, table_positions, token_names, vocabularies
 
@@ -240,7 +239,7 @@ class WeightLoader(BartLoader):
 
     def set_weights(self, spec: TransformerSpec, model: Any, suppressed: list[int]) -> None:
         """Copy all weights, with a bias that excludes the suppressed tokens."""
-        model = copy.deepcopy(model).to("cpu", torch.float32)  # heads are padded and weights quantized in place
+        model = reference_of(model)  # heads are padded and weights quantized in place
         self.set_encoder(spec.encoder, model.model.encoder)
         self.set_decoder(spec.decoder, model.model.decoder)
         self.set_linear(spec.decoder.projection, model.lm_head)
@@ -322,13 +321,11 @@ def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
     """
     search = engine_search(model.generation_config, model.config, "CTranslate2")
     ids, labels = scored_ids(model, search)
-    model = copy.deepcopy(model).to("cpu", torch.float32)
-    model.eval()
     start = torch.tensor([search.start_token])
     end = torch.tensor(search.end_tokens[:1])
     inputs = torch.cat([start, labels])
     targets = torch.cat([labels, end])
-    outputs = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True)
+    outputs = reference_of(model)(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True)
     logits = outputs.logits[0]
     logits[:, search.suppressed_tokens] = -torch.inf
     scores = logits.log_softmax(1)

@@ -4,7 +4,6 @@
 keys and values, and its interface differs between transformers 5.17 and 5.23 (5.17 has no quantizers).
 """
 
-import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import Any
 import onnx  # noqa: F401  torch.onnx and onnxruntime.quantization require it
 import onnxscript  # noqa: F401  torch.onnx requires it
 import torch
-from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
@@ -24,9 +22,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ...base.files import StrPath
 from ...decoding_random_transformer import FastDecoder
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
-from .compare import check_equal, compared_ids
+from .compare import check_equal, compared_ids, reference_of
 from .engines import EngineTranslate, translate_fn
-from .onnx_model import DECODER, ENCODER, PROVIDERS, OnnxModel, tensor_names
+from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
 SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6
@@ -55,8 +53,7 @@ def save(
             their products, so that results are the same on the page and in Python. WebAssembly is as fast with them;
             x86 CPUs are faster with signed weights.
     """
-    model = copy.deepcopy(model).to("cpu", torch.float32)
-    model.eval()
+    model = reference_of(model)
     model.set_attn_implementation("eager")
     if web and dtype == "int8":
         stack: Any
@@ -78,9 +75,7 @@ def save(
 @torch.no_grad()
 def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
-    encoder = InferenceSession(folder / ENCODER, providers=PROVIDERS)
-    decoder = InferenceSession(folder / DECODER, providers=PROVIDERS)
-    graphs = OnnxModel(model.config, encoder, decoder)
+    graphs = OnnxModel(model.config, folder)
     ids, target = compared_ids(model.config)[:, None]
     mask = torch.ones_like(ids)
     mask[:, 1:][:, -2:] = 0

@@ -21,7 +21,6 @@ from ...modeling_random_transformer import RandomTransformerPreTrainedModel
 from ...versions_random_transformer import accepts_cache, named_cache
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-PROVIDERS = ["CPUExecutionProvider"]
 
 
 def tensor_names(config: RandomTransformerConfig, role: str) -> list[str]:
@@ -59,20 +58,21 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
 
     model = OnnxModel.load("out")
     model.generate(**tokenizer(["hello world"], return_tensors="pt"), num_beams=4)
+
+    Args:
+        config: the configuration of the exported model.
+        folder: the folder of the graphs.
     """
 
-    def __init__(self, config: RandomTransformerConfig, encoder: InferenceSession, decoder: InferenceSession):
+    def __init__(self, config: RandomTransformerConfig, folder: StrPath):
         super().__init__(config)
-        self.encoder = OnnxEncoder(config, encoder)
-        self.decoder_session = decoder
+        self.encoder = OnnxEncoder(config, open_graph(folder, ENCODER))
+        self.decoder_session = open_graph(folder, DECODER)
 
     @classmethod
     def load(cls, folder: StrPath) -> "OnnxModel":
-        """Load the model from a folder. It uses as many CPU threads as torch."""
-        options = SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        sessions = [InferenceSession(Path(folder) / name, options, providers=PROVIDERS) for name in (ENCODER, DECODER)]
-        model = cls(RandomTransformerConfig.from_pretrained(folder), *sessions).eval()
+        """Load the model from a folder."""
+        model = cls(RandomTransformerConfig.from_pretrained(folder), folder).eval()
         model.generation_config = GenerationConfig.from_pretrained(folder)
         return model
 
@@ -154,6 +154,13 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
             parts = [torch.empty(batch_size, config.num_heads, 0, width) for width in widths]
         names = tensor_names(self.config, "past")
         return {name: group_rows(part, sources) for name, part in zip(names, parts, strict=True)}
+
+
+def open_graph(folder: StrPath, name: str) -> InferenceSession:
+    """A graph of a folder, which uses as many CPU threads as torch."""
+    options = SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return InferenceSession(Path(folder) / name, options, providers=["CPUExecutionProvider"])
 
 
 def check_graph_input(config: RandomTransformerConfig, name: str, ids: Tensor, length: int) -> None:

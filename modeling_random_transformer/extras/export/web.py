@@ -19,6 +19,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 from transformers import PreTrainedTokenizerBase
 
+from ...base.digests import tokenizer_definition
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...inference.confidence import UNDERLINED_BELOW, find_calibration
@@ -203,10 +204,8 @@ def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
 
     It splits some texts differently with imported SentencePiece models.
     """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
     kind = type(tokenizer).__name__
-    if backend is not None:
-        parts = json.loads(backend.to_str())
+    if parts := tokenizer_definition(tokenizer):
         pre_tokenizer = parts["pre_tokenizer"] or {}
         steps = [step["type"] for step in pre_tokenizer.get("pretokenizers", [pre_tokenizer]) if step]
         model = parts["model"]["type"]

@@ -8,6 +8,7 @@ Translation").
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from ...base.progress import process_stream
 from ...configuration_random_transformer import is_int
 from ...data.sources import Corpus, Pair
 from ...inference.scoring import PairModel
+from ...inference.translation_files import write_in_parts
 from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, without_extra_spaces
 from ...pipeline_random_transformer import evaluation_mode
-from .scoring_files import write_lines
+from .scoring_files import PairWork
 from .words import NON_SPACES, Span, word_spans, words_of_tokens
 
 Links = list[tuple[int, int]]
@@ -183,4 +185,5 @@ def align_file(
     The arguments and the errors are those of `score_file`; `options` are those of `alignments`.
     """
     aligner = Aligner(model, tokenizer, **options)
-    write_lines(corpus, output_file, aligner, links_line, {}, chunk_size=chunk_size, restart=restart, progress=progress)
+    work = PairWork(corpus, Path(output_file), model, aligner, links_line, {})
+    write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)

@@ -1,7 +1,7 @@
 """Scores parallel text, from file to file and resumable (see `translation_files`), or in one pass."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,48 +77,20 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     check_choice(OUTPUT_FORMATS, output_format=output_format)
-    write_lines(
-        corpus,
-        output_file,
-        Scorer(model, tokenizer, **options),
-        score_line,
-        {"output_format": output_format},
-        chunk_size=chunk_size,
-        restart=restart,
-        progress=progress,
-    )
-
-
-def write_lines(
-    corpus: Corpus,
-    output_file: StrPath,
-    pair_model: PairModel,
-    line_of: Callable[..., str],
-    line_options: dict[str, Any],
-    *,
-    chunk_size: int = CHUNK_SIZE,
-    restart: bool = False,
-    progress: bool | None = None,
-) -> None:
-    """Write one line for the result of each pair.
-
-    Args:
-        corpus: the pairs.
-        output_file: the file to write or to replace.
-        pair_model: computes the results.
-        line_of: a function from a result, or `None` for a pair with a blank side, to a line, such as `score_line`.
-        line_options: its keyword arguments, as JSON values.
-        chunk_size: see `score_file`, as for the next arguments.
-        restart: discard the parts of an earlier call.
-        progress: show a progress bar on stderr.
-    """
-    work = PairWork(corpus, Path(output_file), pair_model.model, pair_model, line_of, line_options)
+    scorer = Scorer(model, tokenizer, **options)
+    work = PairWork(corpus, Path(output_file), model, scorer, score_line, {"output_format": output_format})
     write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
 @dataclass
 class PairWork(LineWork):
-    """The results of the pairs of a corpus; see `write_lines` for the arguments."""
+    """The results of the pairs of a corpus, one line for each pair.
+
+    Attributes:
+        pair_model: computes the results.
+        line_of: a function from a result, or `None` for a pair with a blank side, to a line, such as `score_line`.
+        line_options: its keyword arguments, as JSON values.
+    """
 
     pair_model: PairModel
     line_of: Callable[..., str]
@@ -137,39 +109,25 @@ class PairWork(LineWork):
         }
 
     def read(self) -> Iterator[Pair | None]:
-        """The pairs; `None` for one with a blank side."""
-        return valid_pairs(self.source)
+        """The pairs; `None` for one with a blank side.
 
-    def lines(self, chunk: list[Any], first: int, update: Update) -> Iterable[str]:
+        Raises:
+            ValueError: a line is invalid for another reason; the message gives its number.
+        """
+        for line in self.source.lines():
+            if isinstance(line, ParallelLine):
+                yield line.source, line.target
+            elif line.reason == EMPTY_SIDE:
+                yield None
+            else:
+                name = stream_name(str(self.source))
+                raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
+
+    def lines(self, chunk: Sequence[Any], first: int, update: Update) -> list[str]:
         """The lines of the results."""
-        for result in self.pair_model(chunk, first, update):
-            yield self.line_of(result, **self.line_options)
+        return [self.line_of(result, **self.line_options) for result in self.pair_model(chunk, first, update)]
 
-
-def lines_of(
-    corpus: Corpus,
-    pair_model: PairModel,
-    line_of: Callable[..., str],
-    line_options: dict[str, Any],
-    chunk_size: int = CHUNK_SIZE,
-) -> Iterator[str]:
-    """The lines of `write_lines` in one pass over a corpus, which may be a pipe."""
-    with name_lines_in_errors(stream_name(str(corpus))):
-        for result in process_stream(valid_pairs(corpus), pair_model, chunk_size, None, 0, "pair"):
-            yield line_of(result, **line_options)
-
-
-def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
-    """The texts of the lines of a corpus; `None` for a line with a blank side.
-
-    Raises:
-        ValueError: a line is invalid for another reason; the message gives its number.
-    """
-    for line in corpus.lines():
-        if isinstance(line, ParallelLine):
-            yield line.source, line.target
-        elif line.reason == EMPTY_SIDE:
-            yield None
-        else:
-            name = stream_name(str(corpus))
-            raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
+    def stream(self, chunk_size: int) -> Iterator[str]:
+        """All lines, in one pass over the corpus, which may be a pipe."""
+        with name_lines_in_errors(stream_name(str(self.source))):
+            yield from process_stream(self.read(), self.lines, chunk_size, None, 0, self.unit)

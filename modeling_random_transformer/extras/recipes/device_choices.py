@@ -26,43 +26,43 @@ def choose_by_device(arguments: Mapping[str, Any], overrides: Mapping[str, Any])
         overrides: arguments that override them.
     """
     chosen = dict(arguments)
+    effective = {**arguments, **overrides}
     for name, choose in CHOICES.items():
         if chosen.get(name) == AUTO:
-            chosen |= choose(arguments, overrides)
+            chosen |= choose(effective)
     return chosen
 
 
-def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def choose_precision(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Whether the device computes in bfloat16.
 
     transformers requires `use_cpu` with it on a machine without an accelerator.
     """
-    uses_cpu = is_on_cpu(arguments, overrides)
+    uses_cpu = is_on_cpu(arguments)
     is_supported = has_bfloat16(uses_cpu)
-    if "bf16" not in overrides:
+    if arguments["bf16"] == AUTO:  # otherwise, a call has another value
         number = "" if is_supported else "no "
         # A warning, so that the choice is shown by default.
         logger.warning("bf16 is %s: the device has %sbfloat16 instructions.", is_supported, number)
     return {"bf16": is_supported, "use_cpu": uses_cpu}
 
 
-def choose_engine(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def choose_engine(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """An engine that is installed, if the device is a CPU."""
     engine = None
-    if is_on_cpu(arguments, overrides):
+    if is_on_cpu(arguments):
         installed = filter(find_spec, ENGINES)
         engine = next(installed, None)
     return {"engine": engine}
 
 
-def choose_graphs(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def choose_graphs(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Whether the passes can be captured: on one NVIDIA GPU.
 
     With graphs, the CPU has time to prepare the next batches only in another process, which is added if it can be
     forked: otherwise, it would run the user's script again.
     """
-    effective = {**arguments, **overrides}
-    is_excluded = any(effective.get(name) for name in UNCAPTURED) or is_on_cpu(arguments, overrides)
+    is_excluded = any(arguments.get(name) for name in UNCAPTURED) or is_on_cpu(arguments)
     is_one_gpu = torch.cuda.is_available() and os.environ.get("WORLD_SIZE", "1") == "1"
     if is_excluded or not is_one_gpu:
         return {"cuda_graphs": False}
@@ -80,10 +80,9 @@ def choose_graphs(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 CHOICES = {"bf16": choose_precision, "engine": choose_engine, "cuda_graphs": choose_graphs}
 
 
-def is_on_cpu(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
+def is_on_cpu(arguments: Mapping[str, Any]) -> bool:
     """Whether the arguments, or the machine, require training on a CPU."""
-    use_cpu = overrides.get("use_cpu", arguments.get("use_cpu"))
-    return bool(use_cpu) or not torch.accelerator.is_available()
+    return bool(arguments.get("use_cpu")) or not torch.accelerator.is_available()
 
 
 def has_bfloat16(on_cpu: bool) -> bool:

@@ -2,9 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qs
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import from_json
@@ -15,7 +16,6 @@ from .directions import Direction
 
 BODY_SECONDS = 30  # within which the body of a request must arrive
 OTHER_FIELDS = 20  # parts of a form beside its texts
-NOT_UTF8 = "the body must be UTF-8."
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 OTHER_CHARSET = re.compile(r"charset\s*=\s*(?!\"?utf-?8\b)")
 
@@ -50,9 +50,6 @@ class TranslateRequest(BaseModel):
         return direction.rate
 
 
-NAMES = {name.encode() for name in TranslateRequest.model_fields}
-
-
 async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
     """The known fields of a body and of the query, without validation. Those of the body come first.
 
@@ -70,10 +67,11 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
         body = await request.body()
         if content_type.startswith(MULTIPART):
             if OTHER_CHARSET.search(content_type):
-                raise ValueError(NOT_UTF8)
-            decoded(body)  # starlette reads another encoding as Latin-1
+                raise ValueError("the body must be UTF-8.")
+            with errors_of_encoding():
+                body.decode()  # starlette reads another encoding as Latin-1
             async with request.form(max_fields=max_texts + OTHER_FIELDS, max_part_size=2**30) as form:
-                return query | one_or_list(form.multi_items())
+                return query | one_or_list({name: form.getlist(name) for name in form})
     if content_type.startswith(URLENCODED):
         return query | read_form(body)
     if query and not body.strip():
@@ -83,20 +81,18 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
 
 def read_form(body: bytes) -> dict[str, Any]:
     """The known fields of a form or a query in UTF-8, whether their characters are encoded or not."""
-    pairs = []
-    for part in body.split(b"&"):
-        name, _, value = part.partition(b"=")
-        if name in NAMES:
-            pairs.append((name.decode(), decoded(unquote_to_bytes(value.replace(b"+", b" ")))))
-    return one_or_list(pairs)
+    with errors_of_encoding():
+        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    return one_or_list({name: fields[name] for name in fields if name in TranslateRequest.model_fields})
 
 
-def decoded(content: bytes) -> str:
-    """The text of bytes; raises a `ValueError` if they are not UTF-8."""
+@contextmanager
+def errors_of_encoding() -> Iterator[None]:
+    """Convert the error of bytes that are not UTF-8."""
     try:
-        return content.decode()
+        yield
     except UnicodeDecodeError as error:
-        raise ValueError(NOT_UTF8) from error
+        raise ValueError("the body must be UTF-8.") from error
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -110,9 +106,6 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return content
 
 
-def one_or_list(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The value of each name, or the list of its values."""
-    values: dict[str, list[Any]] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
+def one_or_list(values: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """The value of each name, or the list of its values if there are several."""
     return {name: several if len(several) > 1 else several[0] for name, several in values.items()}

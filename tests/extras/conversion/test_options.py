@@ -61,8 +61,8 @@ def test_values_of_a_kind(kind, accepted, rejected):
 def test_values_are_converted_and_defaults_are_filled_in(table):
     stored = {"layers": 3, "dropout": None, "unrelated": "kept"}
     expected = {"adaptive": None, "heads": 4, "layers": 3, "dropout": 0.1, "activation": None, "parity": 2}
-    assert read_options(stored, table.options) == {**expected, "unrelated": "kept"}
-    assert read_options({**stored, "activation": "swish"}, table.options)["activation"] == "silu"
+    assert read_options(stored, table) == {**expected, "unrelated": "kept"}
+    assert read_options({**stored, "activation": "swish"}, table)["activation"] == "silu"
     assert KINDS["pre_norm"].convert(True) == "pre"
     assert KINDS["negated"].convert(True) is False
 
@@ -89,7 +89,7 @@ def test_a_format_has_the_tables_of_its_file(table):
 )
 def test_other_values_are_errors(table, stored, message):
     with pytest.raises(ValueError, match=message):
-        read_options(stored, table.options, table.same)
+        read_options(stored, table)
 
 
 def test_nested_options_have_paths():

@@ -51,7 +51,8 @@ def test_models_that_are_not_exported(tmp_path):
 
 @pytest.mark.parametrize(("engine", "package"), [(engine, name) for engine in PACKAGES for name in PACKAGES[engine]])
 def test_engine_that_is_not_installed(engine, package, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, f"modeling_random_transformer.extras.export.{engine}", raising=False)
+    for module in (engine, f"{engine}_model"):  # the modules that import the package
+        monkeypatch.delitem(sys.modules, f"modeling_random_transformer.extras.export.{module}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     for call in (
         lambda: export_model(*exportable(), tmp_path / "out", engine=engine),

@@ -28,7 +28,7 @@ def test_bfloat16_is_chosen_by_the_instructions_of_the_device(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: gpu)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(capability): True})
-    assert choose_precision({"bf16": "auto"}, overrides) == expected
+    assert choose_precision({"bf16": "auto", **overrides}) == expected
     has = "has" if expected["bf16"] else "has no"
     assert caplog.messages == [f"bf16 is {expected['bf16']}: the device {has} bfloat16 instructions."]
 
@@ -47,7 +47,7 @@ def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
 def test_an_installed_engine_is_chosen_on_a_cpu(accelerator, installed, engine, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: bool(accelerator))
     monkeypatch.setattr(device_choices, "find_spec", lambda _: installed or None)
-    assert choose_engine({"engine": "auto"}, {}) == {"engine": engine}
+    assert choose_engine({"engine": "auto"}) == {"engine": engine}
 
 
 WITH_GRAPHS = {"cuda_graphs": True, "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
