@@ -160,7 +160,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         # The attention implementation in the file may be the name of remote code.
         if file == ADAPTER:
-            check_base_model(folder)
+            check_path("base_model_name_or_path", read_json(folder / file).get("base_model_name_or_path"))
         else:
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
@@ -188,15 +188,16 @@ def check_report(file: StrPath, report: dict[str, Any]) -> None:
         raise ValueError(f"{file} must contain only weights of the model in {CONFIG}, got {names}.")
 
 
-def check_base_model(folder: Path) -> None:
-    """Check that the base model of an adapter was not moved: PEFT would search its path on the Hub.
+def check_path(name: str, path: str | None) -> None:
+    """Check that a path exists, unless it may be a name on the Hub, where transformers would search it for a minute.
 
     Raises:
-        ValueError: the base model is an absolute path that does not exist.
+        ValueError: the path does not exist, and is absolute or in a folder that exists; the message has the `name`.
     """
-    base = read_json(folder / ADAPTER).get("base_model_name_or_path") or ""
-    if Path(base).is_absolute() and not Path(base).is_dir():
-        raise ValueError(f"base_model_name_or_path must be a folder that exists, got {base}.")
+    folder = Path(path or "")
+    is_local = folder.is_absolute() or (folder.parent.name and folder.parent.is_dir())
+    if is_local and not folder.exists():
+        raise ValueError(f"{name} must be a path that exists, or a name on the Hub, got {path!r}.")
 
 
 def check_generation_config(folder: Path) -> None:

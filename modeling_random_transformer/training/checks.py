@@ -17,6 +17,7 @@ from ..base.errors import reraise_as_value_error
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, distinct_languages
 from ..inference.evaluation import make_scorers
+from ..inference.loading import check_path
 from ..inputs_random_transformer import check_choice, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, DataArguments, ModelArguments, check_unset, set_names, split_and_label
@@ -164,11 +165,12 @@ def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
 
 
 def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """Check that the output overwrites neither another run nor the initial model."""
+    """Check that saved models exist, and that the output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
-    initial = Path(model_args.model_name_or_path or "")
-    is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
-    if is_folder and initial.resolve().is_relative_to(output.resolve()):
+    initial = model_args.model_name_or_path
+    check_path("model_name_or_path", initial)
+    check_path("tokenizer", model_args.tokenizer)
+    if initial is not None and Path(initial).is_dir() and Path(initial).resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_output_dir(output)
 

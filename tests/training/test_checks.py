@@ -168,3 +168,13 @@ def test_an_export_is_no_initial_model(corpus):
 def test_an_adapter_has_no_search_to_choose(corpus):
     with pytest.raises(ValueError, match=r"length_penalty must be a number with lora_rank, got 'auto': an adapter has"):
         check_arguments(*parsed(corpus, "out", **validation(corpus), **LORA, length_penalty="auto"))
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "model_name_or_path"])
+@pytest.mark.parametrize("path", ["outputs/en-dd", "/nowhere/en-de"])
+def test_a_path_that_does_not_exist_is_not_searched_on_the_hub(name, path, corpus, monkeypatch):
+    monkeypatch.chdir(corpus)
+    (corpus / "outputs").mkdir()
+    options = {name: path, "vocab_size": None, "config_overrides": ""}
+    with pytest.raises(ValueError, match=rf"{name} must be a path that exists, or a name on the Hub, got '{path}'\."):
+        check_arguments(*parsed(corpus, "out", **options))
