@@ -144,7 +144,14 @@ def parse_arguments(
 
 
 def split_recipe(argv: Sequence[str]) -> tuple[Path | None, dict[str, Any], Sequence[str]]:
-    """The path and the arguments of a recipe, if its path is the first of `argv`, and the flags."""
+    """The path and the arguments of a recipe, if its path is the first of `argv`, and the flags.
+
+    Raises:
+        ValueError: the path is not the first, where a flag would take it as a value.
+    """
+    for argument in argv[1:]:
+        if argument.endswith((".yaml", ".yml")):
+            raise ValueError(f"a recipe must be the first argument, got {argument} after {argv[0]}.")
     if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return None, {}, argv
     from ..extras.recipes import read_recipe  # flags do not need it

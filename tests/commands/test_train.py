@@ -40,6 +40,13 @@ def test_an_invalid_recipe_is_reported_in_one_line(text, message, corpus, capsys
     assert message in line
 
 
+def test_a_recipe_after_flags(corpus, capsys):
+    command = ["train", "--train_file", corpus / "pairs.tsv", corpus / "recipe.yaml"]
+    assert exit_status(cli.main, command) == 2
+    expected = f"a recipe must be the first argument, got {corpus / 'recipe.yaml'} after --train_file."
+    assert expected in capsys.readouterr().err
+
+
 def test_recipe_values_are_parsed_like_flags(corpus):
     recipe = corpus / "recipe.yaml"
     recipe.write_text(

@@ -223,10 +223,8 @@ class _PairFiles:
         self.formats = [*map(file_format, paths)]
         allowed_formats = (["tsv"], ["jsonl"], ["text", "text"])
         if self.formats not in allowed_formats and not (len(paths) == 1 and is_stream(paths[0])):
-            raise ValueError(
-                "output must be a .tsv or .jsonl file, or output and output_target text files, "
-                f"got {' and '.join(map(str, paths))}."
-            )
+            names = " and ".join(map(str, paths))
+            raise ValueError(f"output must be a .tsv or .jsonl file, or a text file for each side, got {names}.")
 
     def lines(self, pair: ParallelLine) -> list[str]:
         """A pair as a line of each file."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 from ...base.languages import canonical_code
@@ -96,6 +97,8 @@ def load_directions(
     directions: dict[tuple[str, str], Direction] = {}
     for argument in models:
         match = MODEL_ARGUMENT.fullmatch(argument)
+        if match is None and "=" in argument and not Path(argument).exists():
+            raise ValueError(f"--model must be FOLDER or SOURCE:TARGET=FOLDER, such as en:de=en-de, got {argument}.")
         source, target, folder = match.groups() if match else (None, None, argument)
         model, tokenizer = load_models([folder], dtype, device, "--model", **engine_options)
         tagged = bool(tokenizer_languages(tokenizer))

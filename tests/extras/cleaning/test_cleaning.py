@@ -196,7 +196,7 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
         ("--overwrite --train_file train.tsv --output train.tsv", "output must differ from source, got"),
         ("--train_file train.tsv --output - --rejected -", "outputs must differ from each other, got -, -."),
         ("--train_file train.tsv --output no/b.tsv", "output must be a file, new or not, in a folder that exists, got"),
-        ("--train_file train.tsv --output b.parquet", "output must be a .tsv or .jsonl file, or output and"),
+        ("--train_file train.tsv --output b.parquet", "output must be a .tsv or .jsonl file, or a text file for each"),
         ("--train_file train.tsv --output b.tsv --source_key de", "keys must be columns of train.tsv, a dog, ein Hund"),
         ("--train_file train.tsv --overwrite --output old.tsv --source_key 1 --target_key 5",
          "train.tsv must have a pair to keep, got 8 pairs: 8 without exactly one source and one target."),

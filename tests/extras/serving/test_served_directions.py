@@ -80,3 +80,8 @@ def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
 def test_invalid_models(models, message, translator_folder, multilingual_folder):
     with pytest.raises(ValueError, match=message):
         load_directions([template.format(translator_folder, multilingual_folder) for template in models])
+
+
+def test_one_language_is_no_direction(translator_folder):
+    with pytest.raises(ValueError, match=r"--model must be FOLDER or SOURCE:TARGET=FOLDER, .*, got en=/"):
+        load_directions([f"en={translator_folder}"])
