@@ -782,7 +782,7 @@ def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
 
 
 def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
-    """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order marks.
+    """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order mark.
 
     Only a line feed ends a line, so a file has as many lines as `wc -l` counts. In a file without line feeds, carriage
     returns end lines. `str.splitlines()` would also split at U+2028, form feeds and other characters within a text.
@@ -796,7 +796,7 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
     """
     for number, line in enumerate(checked_line_bytes(file, name), start=1):
         try:
-            yield line.rstrip(b"\r\n").decode("utf-8-sig")
+            yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             hint = " It can be read as Windows-1252." if is_windows_1252(line) else ""
             raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.{hint}") from error

@@ -379,7 +379,7 @@ def test_documented_installations_of_torch_select_a_supported_version() -> None:
         line
         for page in PAGES
         for line in page.read_text(encoding="utf-8").splitlines()
-        if re.match(r"(RUN )?pip install [^'].*\btorch\b", line)
+        if re.match(r"(RUN )?pip install .*\btorch\b", line)
     ]
     assert len(commands) > 5
     for command in commands:

@@ -131,7 +131,8 @@ def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
     if file_format(path) == "text":
         check_plain_text("a text file", path)
         with open_binary(path) as lines:
-            yield from read_lines(lines, stream_name(path))
+            for line in read_lines(lines, stream_name(path)):
+                yield line.lstrip(BYTE_ORDER_MARK)  # each part of a joined file begins with one
         return
     for number, texts in read_columns(path, Columns((key,))):
         if isinstance(texts, str):

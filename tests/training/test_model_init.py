@@ -207,7 +207,8 @@ def test_another_configuration_or_incomplete_weights_raise(changed, message, fin
 
 
 def test_a_folder_without_a_full_model_raises(finished, adapter, tmp_path):
-    for folder in (tmp_path / "nowhere", adapter.folder):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", adapter.folder):
         with pytest.raises(ValueError, match=f"must contain a full model without an adapter, got '{folder}'"):
             fine_tune(finished, tmp_path / "out", model_name_or_path=str(folder))
 
