@@ -796,7 +796,7 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
     """
     for number, line in enumerate(checked_line_bytes(file, name), start=1):
         try:
-            yield line.rstrip(b"\r\n").decode("utf-8-sig")
+            yield line.rstrip(b"\r\n").removeprefix(codecs.BOM_UTF8).decode()  # faster than "utf-8-sig"
         except UnicodeDecodeError as error:
             hint = " It can be read as Windows-1252." if is_windows_1252(line) else ""
             raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.{hint}") from error
