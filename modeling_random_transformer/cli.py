@@ -87,7 +87,7 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
         a loss that are not finite; 2 if an argument, a file or a text is invalid, the memory is too small, or a package
         is missing; 130 after Ctrl-C.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict" and not sys.stdout.closed:
         # A translation or the name of a file must not end a training because the terminal has another encoding.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

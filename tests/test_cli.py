@@ -135,6 +135,13 @@ def test_characters_that_the_terminal_does_not_have(encoding, printed, monkeypat
     assert stdout.buffer.getvalue() == printed
 
 
+def test_a_command_that_prints_nothing_needs_no_open_output(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    stdout.close()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert run_command(lambda: 0, "name") == 0
+
+
 @pytest.mark.parametrize("status", [None, 0, 1])
 def test_the_status_of_a_command(status):
     assert run_command(lambda: status, "name") == (status or 0)

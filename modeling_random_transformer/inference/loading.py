@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import model_info, try_to_load_from_cache
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
@@ -189,15 +190,15 @@ def check_report(file: StrPath, report: dict[str, Any]) -> None:
 
 
 def check_path(name: str, path: str | None) -> None:
-    """Check that a path exists, unless it may be a name on the Hub, where transformers would search it for a minute.
+    """Check that a path or a name on the Hub exists. Without a network, transformers would search it for a minute.
 
     Raises:
-        ValueError: the path does not exist, and is absolute or in a folder that exists; the message has the `name`.
+        ValueError: there is no such path, and no such name in the cache or on the Hub; the message has the `name`.
     """
-    folder = Path(path or "")
-    is_local = folder.is_absolute() or (folder.parent.name and folder.parent.is_dir())
-    if is_local and not folder.exists():
-        raise ValueError(f"{name} must be a path that exists, or a name on the Hub, got {path!r}.")
+    if path is None or Path(path).exists():
+        return
+    with reraise_as_value_error(f"{name} must be a path that exists, or a name on the Hub, got {path!r}"):
+        try_to_load_from_cache(path, CONFIG) or model_info(path, timeout=10)
 
 
 def check_generation_config(folder: Path) -> None:

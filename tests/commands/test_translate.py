@@ -172,7 +172,7 @@ def test_an_adapter_whose_base_model_was_moved(folder, run, tokenizer, tmp_path)
     folder.rename(tmp_path / "moved")
     status, _, errors = run("--model", tmp_path / "adapter", "the boy")
     assert status == 2
-    assert f"base_model_name_or_path must be a path that exists, or a name on the Hub, got '{folder}'." in errors[-1]
+    assert f"base_model_name_or_path must be a path that exists, or a name on the Hub, got '{folder}': " in errors[-1]
 
 
 class TestOptions:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from torch import nn
 
 from modeling_random_transformer.base.saved_files import TRAINING_RECORD
-from modeling_random_transformer.inference.loading import check_finite, load_models, load_translator
+from modeling_random_transformer.inference.loading import check_finite, check_path, load_models, load_translator
 
 
 @pytest.fixture
@@ -115,3 +116,16 @@ def test_weights_are_finite():
 def test_invalid_arguments_of_loading(options, message, translator_folder):
     with pytest.raises(ValueError, match=message):
         load_models([translator_folder], **options)
+
+
+def test_a_name_on_the_hub_beside_a_folder_of_its_organization(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alice").mkdir()
+    with pytest.raises(ValueError, match=r"tokenizer must be a path that exists, or a name on the Hub, got 'alice/de'"):
+        check_path("tokenizer", "alice/de")
+    repository = tmp_path / "cache" / "models--alice--de"
+    for path, content in (("refs/main", "0"), ("snapshots/0/config.json", "{}")):
+        (repository / path).parent.mkdir(parents=True)
+        (repository / path).write_text(content)
+    check_path("tokenizer", "alice/de")

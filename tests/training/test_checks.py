@@ -176,5 +176,5 @@ def test_a_path_that_does_not_exist_is_not_searched_on_the_hub(name, path, corpu
     monkeypatch.chdir(corpus)
     (corpus / "outputs").mkdir()
     options = {name: path, "vocab_size": None, "config_overrides": ""}
-    with pytest.raises(ValueError, match=rf"{name} must be a path that exists, or a name on the Hub, got '{path}'\."):
+    with pytest.raises(ValueError, match=rf"{name} must be a path that exists, or a name on the Hub, got '{path}': "):
         check_arguments(*parsed(corpus, "out", **options))

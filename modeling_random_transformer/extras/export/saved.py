@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.files import StrPath, folder_size
 from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
-from ...data.sources import ParallelText, pairs_of
-from ...data.validation import validate
+from ...data.sources import ParallelText
+from ...data.validation import ValidationReport
 from ...inference.loading import force_target_language, load_translator
 from ...inputs_random_transformer import (
     check_languages,
@@ -154,10 +154,15 @@ def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
     Raises:
         ValueError: no line is valid, or the text is not UTF-8.
     """
-    report = validate(text, "skip")
+    report = ValidationReport(str(text))
+    pairs = ((line.source, line.target) for line in report.valid_lines(text.lines()))  # in one pass: it may be a pipe
+    try:
+        shortlist = lexical_shortlist(pairs, tokenizer)
+    finally:
+        report.check("skip")  # its error says why there are no pairs
     if report.invalid:
         logger.warning("%s", report)
-    return vmap(lexical_shortlist(pairs_of([text]), tokenizer), *token_names(tokenizer, len(tokenizer)))
+    return vmap(shortlist, *token_names(tokenizer, len(tokenizer)))
 
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:

@@ -17,7 +17,7 @@ from .directions import Direction
 BODY_SECONDS = 30  # within which the body of a request must arrive
 OTHER_FIELDS = 20  # parts of a form beside its texts
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
-OTHER_CHARSET = re.compile(r"charset\s*=\s*(?!\"?utf-?8\b)")
+OTHER_CHARSET = re.compile(r"charset\s*=\s*+(?!\"?utf-?8\b)")
 
 
 class TranslateRequest(BaseModel):

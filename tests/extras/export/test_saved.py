@@ -1,11 +1,14 @@
 """The export of a saved model: comparison, limits, languages and options."""
 
+import os
 from functools import partial
+from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.data.sources import ParallelText
 from modeling_random_transformer.extras.export import load_engine, saved
 from modeling_random_transformer.inference import translate
 from tests.helpers.command_line import exit_status
@@ -152,6 +155,22 @@ def test_texts_of_a_shortlist_in_another_encoding_are_an_error(folder, tmp_path,
     message = error_of([folder, "--engine", "ctranslate2", "--output", tmp_path / "out", *files], capsys)
     assert "texts must be UTF-8, got" in message
     assert not (tmp_path / "out").exists()
+
+
+def test_texts_of_a_shortlist_may_be_pipes(tmp_path):
+    _, tokenizer = exportable()
+    files = []
+    pipes = []
+    for name in ("source", "target"):
+        files.append(tmp_path / name)
+        files[-1].write_text("\n".join(TEXTS))
+        read, write = os.pipe()  # which cannot be read twice
+        os.write(write, files[-1].read_bytes())
+        os.close(write)
+        pipes.append(Path(f"/dev/fd/{read}"))
+    assert saved.shortlist_of(ParallelText(*pipes), tokenizer) == saved.shortlist_of(ParallelText(*files), tokenizer)
+    for pipe in pipes:
+        os.close(int(pipe.name))
 
 
 def test_an_export_is_not_exported(folder, tmp_path, capsys):

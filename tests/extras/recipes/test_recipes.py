@@ -552,7 +552,7 @@ def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_p
     [
         ({"config_overrides": "d_model=15"}, "d_model must be a multiple of num_heads=4"),
         ({"starts_from": "first", "config_overrides": "d_model=8"}, "config_overrides must be of .*, got d_model"),
-        ({"tokenizer": "./missing"}, "tokenizer must be a saved tokenizer, got './missing'"),
+        ({"tokenizer": "./missing"}, "tokenizer must be a path that exists, or a name on the Hub, got './missing'"),
     ],
 )
 def test_the_model_of_every_stage_is_checked_before_the_first_one(options, message, folder, tmp_path):

@@ -29,6 +29,7 @@ def test_forms_are_utf_8(kind, text):
     [
         ("", "María 日本".encode(), {"translatedText": "María 日本"}),
         ('; charset="UTF-8"', "María 日本".encode(), {"translatedText": "María 日本"}),
+        ("; charset= utf-8", "María 日本".encode(), {"translatedText": "María 日本"}),
         ("", "María".encode("latin-1"), {"error": "the body must be UTF-8."}),
         ("", "日本".encode("shift_jis"), {"error": "the body must be UTF-8."}),
         ("; charset=latin-1", "María".encode(), {"error": "the body must be UTF-8."}),
