@@ -121,8 +121,11 @@ def test_a_repeated_flag_of_several_values_is_an_error(corpus, capsys):
     assert capsys.readouterr().err == f"random-transformer train: error: {error}\n"
 
 
-def test_warnings_of_libraries_that_nothing_can_be_done_about_are_hidden(caplog):
+def test_warnings_of_libraries_that_nothing_can_be_done_about_are_hidden(caplog, monkeypatch):
     logger = logging.getLogger(EarlyStoppingCallback.__module__)
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)  # transformers 5.17 does not propagate its messages
+    monkeypatch.setattr(logger, "filters", [])
     args = TrainingArguments(metric_for_best_model="loss", eval_strategy="steps", use_cpu=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
