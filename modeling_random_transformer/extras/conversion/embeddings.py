@@ -1,12 +1,12 @@
 """Conversion of embeddings, output layer and positions. Vocabularies of different sizes are padded to one size."""
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+from torch import Tensor, nn
 
 from ...base.errors import format_value
 from ...configuration_random_transformer import is_int
@@ -237,6 +237,11 @@ def tensor2tensor_sinusoids(rows: int, d_model: int) -> Tensor:
     Raises:
         ValueError: there are fewer than two frequencies.
     """
-    if d_model < 4:
+    frequencies = d_model // 2
+    if frequencies < 2:
         raise ValueError(f"d_model must be at least 4 for sinusoids, got {d_model}.")
-    return M2M100SinusoidalPositionalEmbedding.get_embedding(rows, d_model).float()
+    step = -math.log(10000) / (frequencies - 1)
+    exponents = torch.arange(frequencies, dtype=torch.float) * step
+    angles = torch.outer(torch.arange(rows, dtype=torch.float), exponents.exp())
+    sines_and_cosines = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return nn.functional.pad(sines_and_cosines, (0, d_model % 2))
