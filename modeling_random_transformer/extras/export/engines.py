@@ -8,12 +8,12 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
+from ...inference.candidates import PrefixedText
 from ...inference.loading import check_tokenizer
-from ...inference.translation import length_penalty_of
-from ...inputs_random_transformer import check_choice, drop_none, renumber_errors
+from ...inference.translation import BatchTranslator, length_penalty_of
+from ...inputs_random_transformer import check_choice, drop_none
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...pipeline_random_transformer import Seq2SeqPipeline, current_device, search_options
-from ...tokenization_random_transformer import is_blank
 from ..new_folder import new_folder
 from .search import min_new_tokens, suppressed_sequences
 
@@ -135,7 +135,9 @@ def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 def translate_fn(model: Any, tokenizer: Any) -> EngineTranslate:
     """Wrap a model's `generate()` as a function that translates texts. The translation of a blank text is `""`."""
-    pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), max_batch_tokens=MAX_BATCH_TOKENS)
+    pipe = Seq2SeqPipeline(
+        model, tokenizer, device=current_device(model), max_batch_tokens=MAX_BATCH_TOKENS, return_tokens=True
+    )
 
     def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         # Marian sets forced_eos_token_id, which replaces the last token at the length limit.
@@ -147,12 +149,8 @@ def translate_fn(model: Any, tokenizer: Any) -> EngineTranslate:
             sequences = suppressed_sequences(options, model.config.vocab_size)
             if sequences or min_new_tokens(options) or options.no_repeat_ngram_size:
                 search["renormalize_logits"] = True  # CTranslate2 distributes their probability over the others
-        translations = [""] * len(texts)
-        visible = [index for index, text in enumerate(texts) if not isinstance(text, str) or not is_blank(text)]
-        with renumber_errors(visible):
-            answers = pipe([texts[index] for index in visible], max_new_tokens=max_new_tokens, **search)
-        for index, answer in zip(visible, answers, strict=True):
-            translations[index] = answer["generated_text"]
-        return translations
+        translate_rows = BatchTranslator(pipe, pipe.call_options(max_new_tokens=max_new_tokens, **search))
+        rows = [PrefixedText(text, "") for text in texts]
+        return [best.translation for best, *_ in translate_rows(rows, 0, lambda _: None)]
 
     return run
