@@ -229,6 +229,13 @@ def without_extra_spaces(tokenizer: Any, text: str) -> str:
     return getattr(tokenizer, "without_extra_spaces", str)(text)
 
 
+def source_text(text: str, tokenizer: Any, config: Any, prefix: str | None = None) -> str:
+    """A source as the model reads it: without extra spaces, after `prefix` or, if it is `None`, the configuration's."""
+    if prefix is None:
+        prefix = getattr(config, "prefix", None) or ""
+    return prefix + without_extra_spaces(tokenizer, text)
+
+
 def decode_ids(tokenizer: Any, ids: Tensor | list[Ids], clean_up_spaces: bool | None = None) -> list[str]:
     """The text of each row of token ids, `[rows, length]`, without special tokens."""
     with _TOKENIZER_LOCK:

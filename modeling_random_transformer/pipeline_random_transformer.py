@@ -48,8 +48,8 @@ from .inputs_random_transformer import (
     process_chunks,
     renumber_errors,
     source_limit,
+    source_text,
     tokenizer_languages,
-    without_extra_spaces,
 )
 from .ops_random_transformer import trailing_true
 from .tokenization_random_transformer import check_iterable_of_texts, has_letters, is_blank
@@ -300,7 +300,8 @@ class Seq2SeqPipeline(Pipeline):
         prefix_ids: list[Ids] = [[]] * len(texts)
         if any(prefixes):
             prefix_ids = self.tokenize_prefixes(prefixes, options)
-        sources = self.tokenize([without_extra_spaces(self.tokenizer, text) for text in texts], options)
+        texts = [source_text(text, self.tokenizer, self.model.config, options.prefix) for text in texts]
+        sources = self.tokenize(texts, options)
         lengths = [len(source) for source in sources]
         batches = self.group(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
         for batch in batches:
@@ -380,9 +381,6 @@ class Seq2SeqPipeline(Pipeline):
         """
         if not texts:
             return []
-        if not is_target:
-            prefix = getattr(self.model.config, "prefix", None) if options.prefix is None else options.prefix
-            texts = [f"{prefix or ''}{text}" for text in texts]
         side = "text_target" if is_target else "text"
         inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
         # The lengths are checked here, so the tokenizer does not warn of them.

@@ -23,7 +23,7 @@ from ..inputs_random_transformer import (
     language_id,
     pad_ids,
     renumber_errors,
-    without_extra_spaces,
+    source_text,
 )
 from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
@@ -181,7 +181,7 @@ class Scorer(PairModel):
 
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
         """The source as it is translated, and the target as it is given."""
-        return without_extra_spaces(self.tokenizer, source), target
+        return source_text(source, self.tokenizer, self.model.config), target
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:  # noqa: ARG002
         """The score of each pair of a batch."""

@@ -19,7 +19,7 @@ from ..data.sources import Pair
 from ..data.validation import ValidationReport
 from ..inference.translation import Translator
 from ..inference.translation_files import plain_options, translate_file
-from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_limit, without_extra_spaces
+from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_limit, source_text
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
@@ -113,11 +113,10 @@ def select_lines(
     report = ValidationReport(name)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_line_tokens or limit)
-    prefix = getattr(pipe.model.config, "prefix", None) or ""
     selected.parent.mkdir(parents=True, exist_ok=True)
     with new_files([selected]) as [file]:
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
-            texts = [prefix + without_extra_spaces(pipe.tokenizer, text) for text in chunk]  # as they are translated
+            texts = [source_text(text, pipe.tokenizer, pipe.model.config) for text in chunk]
             encoded = encode_texts(pipe.tokenizer, texts, src_lang=src_lang, verbose=False)
             for text, ids in zip(chunk, encoded["input_ids"], strict=True):
                 report.lines += 1

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json
 from ...inference.translation import PAPER_LENGTH_PENALTY
-from ...inputs_random_transformer import check_choice, encode_texts, without_extra_spaces
+from ...inputs_random_transformer import check_choice, encode_texts, source_text
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
 from .compare import check_equal, compared_ids, reference_of
@@ -134,7 +134,7 @@ def load(folder: StrPath) -> EngineTranslate:
         for i, text in enumerate(texts):
             if has_letters(text) or not (keeps_without_letters or is_blank(text)):
                 indices.append(i)
-        sources = [config[PREFIX] + without_extra_spaces(tokenizer, texts[i]) for i in indices]
+        sources = [source_text(texts[i], tokenizer, None, config[PREFIX]) for i in indices]
         rows = encode_texts(tokenizer, sources)["input_ids"] if sources else []
         results = engine(
             [[token_of[i] for i in row] for row in rows],

@@ -22,6 +22,7 @@ from ...inputs_random_transformer import (
     encode_texts,
     max_source_positions,
     source_limit,
+    source_text,
     tokenizer_languages,
 )
 from ...tokenization_random_transformer import is_blank
@@ -176,8 +177,8 @@ def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: st
 
 def check_sentences(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
     """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
-    prefix = getattr(model.config, "prefix", None) or ""
-    rows = encode_texts(tokenizer, [prefix + text for text in sentences], verbose=False)["input_ids"]
+    texts = [source_text(text, tokenizer, model.config) for text in sentences]
+    rows = encode_texts(tokenizer, texts, verbose=False)["input_ids"]
     limit, _ = source_limit(tokenizer, max_source_positions(model), None)
     if engine != "onnx":  # the others have a table of positions
         limit = min(limit, table_positions(model.config))

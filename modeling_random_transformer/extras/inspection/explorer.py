@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...base.errors import reraise_as_value_error
 from ...inference.translation import length_penalty_of
-from ...inputs_random_transformer import encode_texts, without_extra_spaces
+from ...inputs_random_transformer import encode_texts, source_text
 from .attribution import logit_attribution, logit_lens
 from .beam_search import Hypothesis, record_search, trim_padding
 from .record import Trace, trace
@@ -68,8 +68,8 @@ def explore(
     """
     model = model.eval()
     config = model.config
-    translated_text = without_extra_spaces(tokenizer, sentence)
-    inputs = encode_texts(tokenizer, translated_text, src_lang=src_lang, return_tensors="pt")
+    text = source_text(sentence, tokenizer, config)
+    inputs = encode_texts(tokenizer, text, src_lang=src_lang, return_tensors="pt")
     source_ids = inputs["input_ids"][0]
     if len(source_ids) > tokenizer.model_max_length:
         raise ValueError(f"sentence must have at most {tokenizer.model_max_length} tokens, got {len(source_ids)}.")

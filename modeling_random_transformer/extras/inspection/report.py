@@ -30,7 +30,7 @@ from ...inputs_random_transformer import (
     encode_texts,
     name_lines_in_errors,
     renumber_errors,
-    without_extra_spaces,
+    source_text,
 )
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
@@ -286,7 +286,7 @@ def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: Example, src_lang: str | None
 ) -> tuple[list[str], list[str], list[list[float]]]:
     """Labels and cross-attention of the last layer for a translation, see `Example`."""
-    text = without_extra_spaces(tokenizer, example.source)  # as it was translated
+    text = source_text(example.source, tokenizer, model.config)
     encoded = encode_texts(tokenizer, text, src_lang=src_lang, return_tensors="pt")
     inputs = encoded.to(model.device)
     start = model.config.decoder_start_token_id

@@ -21,6 +21,7 @@ from ...inputs_random_transformer import (
     encode_texts,
     renumber_errors,
     source_limit,
+    source_text,
     tokenizer_languages,
     without_extra_spaces,
 )
@@ -166,7 +167,7 @@ class SentenceSplitter:
 
     def is_long(self, text: str) -> bool:
         """Whether a text has too many tokens as a source of the model. To find out, a short one is not tokenized."""
-        text = (getattr(self.pipe.model.config, "prefix", None) or "") + without_extra_spaces(self.pipe.tokenizer, text)
+        text = source_text(text, self.pipe.tokenizer, self.pipe.model.config)
         forms = text, unicodedata.normalize("NFKD", text)  # the tokenizer may normalize
         if max(len(form.encode()) for form in forms) <= self.limit - MAX_ADDED_TOKENS:
             return False

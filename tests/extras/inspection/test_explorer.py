@@ -97,6 +97,13 @@ def test_extra_spaces_are_not_translated(data, translator, tokenizer):
     assert spaced["translation"] == data["translation"]
 
 
+def test_the_prefix_of_the_configuration_is_read(data, translator, tokenizer, monkeypatch):
+    head, rest = SENTENCE[:4], SENTENCE[4:]
+    monkeypatch.setattr(translator.config, "prefix", head, raising=False)
+    prefixed = explorer.explore(translator, tokenizer, rest, num_beams=3, max_new_tokens=7)
+    assert prefixed["source"] == data["source"]
+
+
 def test_attribution_and_lens(data):
     """The values add up to the logits of the distribution, and the lens ends with its most probable token."""
     for step, chosen, row in zip(data["steps"], data["chosen"], data["attribution"]["values"], strict=True):

@@ -60,6 +60,14 @@ def test_attention_of_a_source_with_extra_spaces(model, tmp_path):
     assert columns[0] == columns[1]
 
 
+def test_attention_of_a_source_with_the_prefix_of_the_configuration(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(model[0].config, "prefix", "dog ", raising=False)
+    corpus = write_pairs(tmp_path, "tsv", [(SENTENCES[0], "?")])
+    report = make_report(*model, corpus, num_beams=1, progress=False)
+    ids = model[1](f"dog {SENTENCES[0]}")["input_ids"]
+    assert len(report.worst[0].attention[1]) == len(ids)
+
+
 def test_a_training_set_in_another_encoding_is_an_error(model, tmp_path):
     test = write_pairs(tmp_path, "tsv", PAIRS)
     training = tmp_path / "latin-1.tsv"
