@@ -251,7 +251,8 @@ class FastDecoderLayer:
     def __init__(self, layer: Any, batch_size: int):
         target_attention = layer.self_attn
         source_attention = layer.encoder_attn
-        self.pre_norm = layer.config.norm_order == "pre"
+        self.norm_before = layer.norm_before
+        self.norm_after = layer.norm_after
         self.target_norm = functional_norm(layer.self_attn_layer_norm)
         self.project = fused_linear(
             (target_attention.q_proj, target_attention.k_proj, target_attention.v_proj), batch_size
@@ -283,14 +284,6 @@ class FastDecoderLayer:
         inner = self.activation(self.fc1(inputs))
         states = self.fc2.add_residual(states, inner)
         return self.norm_after(self.final_norm, states)
-
-    def norm_before(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
-        """The input of a sub-layer, as in `RandomTransformerLayer`."""
-        return norm(states) if self.pre_norm else states
-
-    def norm_after(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
-        """The output of a sub-layer with its residual, as in `RandomTransformerLayer`."""
-        return states if self.pre_norm else norm(states)
 
 
 class FastDecoder:
