@@ -230,9 +230,9 @@ class BatchTranslator:
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
         texts = [rows[i].text for i in visible]
-        options = replace(self.options, target_prefix=[rows[i].prefix for i in visible])
+        prefixes = [rows[i].prefix for i in visible]
         with renumber_errors(visible):
-            for i, answer in self.pipe.answers(texts, 1, options):
+            for i, answer in self.pipe.answers(texts, prefixes, 1, self.options):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
                 update(1)
         return candidates
