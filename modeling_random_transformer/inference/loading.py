@@ -259,7 +259,7 @@ def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     if is_own and not any((folder / name).is_file() for name in (TOKENIZER, TOKENIZER_CONFIG)):
         raise ValueError(f"{TOKENIZER} must be a file of the folder, but it is missing.")
     with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be set, got None.")
         check_positive(model_max_length=tokenizer.model_max_length)
