@@ -335,13 +335,12 @@ class ModelArguments:
     lora_target_modules: str = ""
 
     def __post_init__(self) -> None:
-        overrides = parse_overrides(self.config_overrides)
-        if reserved := sorted(overrides.keys() & TOKENIZER_FIELDS):
+        if reserved := sorted(self.overrides.keys() & TOKENIZER_FIELDS):
             raise ValueError(f"config_overrides must not have fields of the tokenizer, got {', '.join(reserved)}.")
         if self.tokenizer is not None:
             check_unset(self, "vocab_size", "with tokenizer, which has a vocabulary")
         if self.model_name_or_path is not None:
-            self._check_saved_model(overrides)
+            self._check_saved_model()
         elif self.lora_rank is not None:
             raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank}.")
         if self.model_name_or_path is None or self.lora_rank is not None:
@@ -357,15 +356,20 @@ class ModelArguments:
         if not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout must be at least 0 and below 1, got {self.lora_dropout}.")
 
-    def _check_saved_model(self, overrides: Mapping[str, Any]) -> None:
+    def _check_saved_model(self) -> None:
         check_unset(self, "preset", "with model_name_or_path (the saved one is used)")
         if self.has_new_vocabulary:
             check_unset(self, "lora_rank", "with another vocabulary than that of model_name_or_path")
         else:
             check_unset(self, "special_tokens", "with model_name_or_path (the saved one is used)")
-        fixed = ", ".join(sorted(overrides.keys() - {*DROPOUTS}))
+        fixed = ", ".join(sorted(self.overrides.keys() - {*DROPOUTS}))
         if fixed:
             raise ValueError(f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {fixed}.")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The fields of the configuration in `config_overrides`; see `parse_overrides`."""
+        return parse_overrides(self.config_overrides)
 
     @property
     def has_new_vocabulary(self) -> bool:
@@ -393,7 +397,7 @@ class ModelArguments:
         Raises:
             ValueError: the preset or an override is invalid; the message names it.
         """
-        values = {"vocab_size": vocab_size, **special_ids, **parse_overrides(self.config_overrides)}
+        values = {"vocab_size": vocab_size, **special_ids, **self.overrides}
         return RandomTransformerConfig.from_preset(self.preset or DEFAULT_PRESET, **values)
 
 

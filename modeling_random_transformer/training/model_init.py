@@ -1,6 +1,7 @@
 """The initial model of a run: a new model, a saved model, or a frozen saved model with a LoRA adapter."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..base.saved_files import GENERATION, check_not_exported
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import ModelArguments, parse_overrides
+from .arguments import ModelArguments
 from .tokenizer import load_parent_tokenizer, load_tokenizer, special_ids
 from .training_arguments import TranslationTrainingArguments
 
@@ -24,7 +25,7 @@ def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, P
     initial = model_args.model_name_or_path
     config = None
     if initial is not None:
-        config = _saved_config(initial, model_args.config_overrides)
+        config = _saved_config(initial, model_args.overrides)
         if model_args.has_new_vocabulary:
             load_parent_tokenizer("model_name_or_path", initial)
     tokenizer = None
@@ -85,7 +86,7 @@ def freeze(model: nn.Module, parts: str) -> None:
             raise ValueError(f"freeze must be parts of some parameter names, such as 'encoder,shared', got {part!r}.")
 
 
-def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
+def _saved_config(folder: str, overrides: Mapping[str, Any]) -> RandomTransformerConfig:
     """The configuration of a model to fine-tune, with the overrides."""
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
         check_not_exported(Path(folder))
@@ -99,16 +100,15 @@ def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
         )
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
-    return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(overrides)})
+    return RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})
 
 
 def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:
     """The saved model in float32: half precision would round small updates to zero."""
     folder = model_args.model_name_or_path
-    overrides = parse_overrides(model_args.config_overrides)
     with reraise_as_value_error(f"model_name_or_path must contain complete weights, got {folder!r}"):
         model, info = RandomTransformerForConditionalGeneration.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True, **overrides
+            folder, dtype=torch.float32, output_loading_info=True, **model_args.overrides
         )
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"]))

@@ -169,8 +169,7 @@ class RecipePlan:
         options = {} if stage.kind == BACK_TRANSLATE else self.options[stage.name]
         data_args, model_args, args = self.arguments_with(options)
         args.output_dir = str(self.path(stage.name))
-        overrides = parse_overrides(model_args.config_overrides).items()
-        rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
+        rates = ",".join(f"{name}={rate}" for name, rate in model_args.overrides.items() if name in DROPOUTS)
         if stage.starts_from is not None:
             # The stage's own arguments of the model are checked; those of the recipe were for the new model.
             values = {"config_overrides": rates, **not_overridden(options, self.overrides)}
