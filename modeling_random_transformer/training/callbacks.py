@@ -26,7 +26,7 @@ class ThroughputProgressCallback(ProgressCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.trainer.reset_token_count()
+        self.trainer.token_count = 0
         self.start = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class ThroughputProgressCallback(ProgressCallback):
             end = time.perf_counter()
             groups = args.world_size / args.tp_size  # a tensor-parallel group shares a batch
             rate = float(self.trainer.token_count) * groups / max(end - self.start, 1e-9)
-            self.trainer.reset_token_count()
+            self.trainer.token_count = 0
             self.start = end
             loss = float(entry["loss"])
             learning_rate = float(entry["learning_rate"])

@@ -106,7 +106,7 @@ class TranslationTrainer(EvaluatingTrainer):
             set_seed(args.seed + rank)
         self.loss_check = LossCheck(self.processing_class)
         self.captured_passes: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
-        self.reset_token_count()
+        self.token_count: Tensor | int = 0  # a tensor on the device until it is logged
         self.state_callback = TrainingStateCallback()
         self.add_callback(self.state_callback)
         if args.early_stopping_patience is not None:
@@ -184,10 +184,6 @@ class TranslationTrainer(EvaluatingTrainer):
             self.token_count += batch["attention_mask"].sum()
             self.token_count += batch["labels"].ne(IGNORE_INDEX).sum()
         return batches, num_items
-
-    def reset_token_count(self) -> None:
-        """Count the trained tokens of this process from 0. The count is a tensor on the device until it is logged."""
-        self.token_count: Tensor | int = 0
 
     # Loss
 

@@ -200,7 +200,7 @@ class MeasuredTrainer(TranslationTrainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
         if self.state.global_step == self.args.max_steps - STEPS:
-            self.reset_token_count()
+            self.token_count = 0
             self.start = _synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)
 
