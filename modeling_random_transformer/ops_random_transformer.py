@@ -270,26 +270,6 @@ def smoothed_cross_entropy(
     return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
-def label_log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
-    """The natural logarithm of each label's probability, and 0 for ignored labels: `[batch, target_len]`.
-
-    Equals `logits.log_softmax(-1)` gathered at the labels, in float32 at least, without a copy of all logits: a few
-    rows at a time are converted. It has no gradient.
-
-    Args:
-        logits: `[batch, target_len, vocab_size]`.
-        labels: `[batch, target_len]`, -100 for positions without a target.
-    """
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    rows = logits.detach().flatten(0, -2)
-    targets = labels.flatten()
-    losses = []
-    for chunk in row_chunks(rows):
-        scores = rows[chunk].to(dtype)
-        losses.append(cross_entropy(scores, targets[chunk], reduction="none"))
-    return 0 - torch.cat(losses).view(labels.shape)
-
-
 def row_chunks(logits: Tensor) -> list[slice]:
     """The rows of logits `[rows, vocab_size]` that are converted to float32 at a time."""
     elements = LOSS_CHUNK_CPU if logits.is_cpu else LOSS_CHUNK_GPU

@@ -181,7 +181,6 @@ class Seq2SeqPipeline(Pipeline):
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ValueError(f"tokenizer must be a tokenizer of transformers, got {type(self.tokenizer).__name__}.")
         self.batch_size = 1 if batch_size is None else batch_size
-        self.positions = max_source_positions(self.model)
         self.warns = True  # whether truncating a text gives a warning
 
     def _sanitize_parameters(self, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -387,7 +386,7 @@ class Seq2SeqPipeline(Pipeline):
         inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
         # The lengths are checked here, so the tokenizer does not warn of them.
         ids = encode_texts(self.tokenizer, **inputs, verbose=False)["input_ids"]
-        limit, reason = source_limit(self.tokenizer, self.positions, options.max_source_tokens)
+        limit, reason = self.source_limit(options.max_source_tokens)
         long = [index for index, row in enumerate(ids) if len(row) > limit]
         if not long:
             return ids
@@ -408,6 +407,10 @@ class Seq2SeqPipeline(Pipeline):
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
         return ids
+
+    def source_limit(self, max_source_tokens: int | None) -> tuple[int, str]:
+        """The limit on the tokens of a source, and its name; see the function `source_limit`."""
+        return source_limit(self.tokenizer, max_source_positions(self.model), max_source_tokens)
 
     def truncated(self, inputs: dict[str, Any], limit: int, reason: str) -> list[Ids]:
         """The token ids of `inputs` of the tokenizer, truncated to a limit, which `reason` names."""
@@ -434,7 +437,7 @@ class Seq2SeqPipeline(Pipeline):
                 source_len, self.model.config, max_new_tokens, prefix_len
             )
             generate_kwargs["max_length"] = None
-        self.check_target_language(generate_kwargs)
+        check_target_language(self.model, self.tokenizer, generate_kwargs)
         if prefix_ids is not None:
             processors = generate_kwargs.get("logits_processor") or ()
             generate_kwargs["logits_processor"] = LogitsProcessorList([*processors, ForcedPrefix(prefix_ids)])
@@ -456,21 +459,6 @@ class Seq2SeqPipeline(Pipeline):
         if options.return_scores:
             model_outputs["scores"] = self.scores(outputs, generate_kwargs).unflatten(0, (batch_size, -1))
         return model_outputs
-
-    def check_target_language(self, generate_kwargs: dict[str, Any]) -> None:
-        """Check that a model of several target languages has one of them as its first token.
-
-        Args:
-            generate_kwargs: the options of `generate()`.
-        """
-        languages = tokenizer_languages(self.tokenizer)
-        if not languages or "decoder_input_ids" in generate_kwargs:
-            return
-        names = ("forced_bos_token_id", "decoder_start_token_id")
-        starts = [generation_option(self.model, generate_kwargs, name) for name in names]
-        tags = {language_id(self.tokenizer, code) for code in languages}
-        if not any(isinstance(token, int) and token in tags for token in starts):
-            raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
     def scores(self, outputs: Any, generate_kwargs: dict[str, Any]) -> Tensor:
         """The score of each sequence that `generate()` returned, `[sequences]`."""
@@ -519,6 +507,22 @@ def target_prefixes(target_prefix: str | Sequence[str] | None, count: int) -> li
             f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
         )
     return ["" if is_blank(prefix) else prefix for prefix in target_prefix]
+
+
+def check_target_language(model: Any, tokenizer: Any, generate_kwargs: dict[str, Any]) -> None:
+    """Check that `generate()` with these options begins with a language, if the model has several.
+
+    Raises:
+        ValueError: there are several target languages, and none is selected.
+    """
+    languages = tokenizer_languages(tokenizer)
+    if not languages or "decoder_input_ids" in generate_kwargs:
+        return
+    names = ("forced_bos_token_id", "decoder_start_token_id")
+    starts = [generation_option(model, generate_kwargs, name) for name in names]
+    tags = {language_id(tokenizer, code) for code in languages}
+    if not any(isinstance(token, int) and token in tags for token in starts):
+        raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
 
 def check_prefixes(new_tokens: int, prefix_ids: Tensor) -> None:
@@ -608,20 +612,6 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     for module in modules:  # the list grows
         modules += [child for child in module._modules.values() if child is not None]
     return modules
-
-
-def search_options(num_beams: int, length_penalty: float | None = None, **options: Any) -> dict[str, Any]:
-    """The options of `generate()` for translation. Evaluation in training, commands and engines share them.
-
-    Args:
-        num_beams: hypotheses of beam search; 1 for greedy search.
-        length_penalty: see `TranslationOptions`; the model's value when `None`. It has no effect with one beam.
-        **options: other options of `generate()`, such as `do_sample`, which a saved generation config does not enable.
-    """
-    search = {"do_sample": False, **options, "num_beams": num_beams}
-    if num_beams > 1 and length_penalty is not None:
-        search["length_penalty"] = length_penalty
-    return search
 
 
 def limit_of_call(generate_kwargs: dict[str, Any], name: str) -> int | None:

@@ -41,7 +41,6 @@ from modeling_random_transformer.inputs_random_transformer import (
     encode_texts,
     language_id,
     longest_target,
-    source_limit,
     tokenizer_languages,
 )
 from modeling_random_transformer.tokenization_random_transformer import has_letters, is_blank
@@ -125,7 +124,7 @@ class Translator:
         self.model, self.tokenizer = self.pipe.model, tokenizer
         self.model.generation_config.length_penalty = length_penalty_of(self.model.generation_config)
         self.languages = tokenizer_languages(tokenizer)
-        self.max_tokens = min(MAX_TOKENS, source_limit(tokenizer, self.pipe.positions, None)[0])
+        self.max_tokens = min(MAX_TOKENS, self.pipe.source_limit(None)[0])
         self.lock = threading.RLock()  # reentrant: `ablate` holds it while `run` translates
 
     def check(self, text: Any, options: Options) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.progress import Update, process_stream
@@ -26,7 +27,7 @@ from ..inputs_random_transformer import (
     source_text,
 )
 from ..modeling_random_transformer import shift_right
-from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
+from ..ops_random_transformer import IGNORE_INDEX, row_chunks
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
 
 
@@ -216,3 +217,23 @@ def decoder_start(model: PreTrainedModel) -> int:
             if isinstance(start, int):
                 return start
     raise ValueError(f"decoder_start_token_id must be set in the model's configuration, got {start}.")
+
+
+def label_log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
+    """The natural logarithm of each label's probability, and 0 for ignored labels: `[batch, target_len]`.
+
+    Equals `logits.log_softmax(-1)` gathered at the labels, in float32 at least, without a copy of all logits: a few
+    rows at a time are converted. It has no gradient.
+
+    Args:
+        logits: `[batch, target_len, vocab_size]`.
+        labels: `[batch, target_len]`, -100 for positions without a target.
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    rows = logits.detach().flatten(0, -2)
+    targets = labels.flatten()
+    losses = []
+    for chunk in row_chunks(rows):
+        scores = rows[chunk].to(dtype)
+        losses.append(cross_entropy(scores, targets[chunk], reduction="none"))
+    return 0 - torch.cat(losses).view(labels.shape)

@@ -23,10 +23,15 @@ from ..inputs_random_transformer import (
     check_positive,
     check_type,
     renumber_errors,
-    source_limit,
     tokenizer_languages,
 )
-from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
+from ..pipeline_random_transformer import (
+    OUTPUT_OPTIONS,
+    CallOptions,
+    Seq2SeqPipeline,
+    check_target_language,
+    current_device,
+)
 from ..tokenization_random_transformer import check_iterable_of_texts, is_blank
 from ..verification_random_transformer import generation_option
 from .candidates import Candidate, PrefixedText, TranslateRows
@@ -206,6 +211,20 @@ def check_options_unset(options: Mapping[str, Any], names: Iterable[str], reason
             raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
 
 
+def search_options(num_beams: int, length_penalty: float | None = None, **options: Any) -> dict[str, Any]:
+    """The options of `generate()` for translation. Evaluation in training, commands and engines share them.
+
+    Args:
+        num_beams: hypotheses of beam search; 1 for greedy search.
+        length_penalty: see `TranslationOptions`; the model's value when `None`. It has no effect with one beam.
+        **options: other options of `generate()`, such as `do_sample`, which a saved generation config does not enable.
+    """
+    search = {"do_sample": False, **options, "num_beams": num_beams}
+    if num_beams > 1 and length_penalty is not None:
+        search["length_penalty"] = length_penalty
+    return search
+
+
 def length_penalty_of(options: GenerationConfig) -> float:
     """The length penalty of a generation config, or the paper's."""
     stored = getattr(options, "length_penalty", None)
@@ -298,7 +317,7 @@ class Translator:
             **search,
         )
         self.pipe.warns = False
-        self.pipe.check_target_language(self.pipe.defaults.generate_kwargs)
+        check_target_language(model, tokenizer, self.pipe.defaults.generate_kwargs)
 
         self.languages = LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang)
         self.composition: Any = None
@@ -333,7 +352,7 @@ class Translator:
     def effective_options(self) -> dict[str, Any]:
         """The options that determine the translations, with their effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
-        limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
+        limit, _ = self.pipe.source_limit(self.options.max_source_tokens)
         search = self.options.search_kwargs
         effective = {
             **search,

@@ -19,7 +19,7 @@ from ..data.sources import Pair
 from ..data.validation import ValidationReport
 from ..inference.translation import Translator
 from ..inference.translation_files import plain_options, translate_file
-from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_limit, source_text
+from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_text
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
@@ -111,7 +111,7 @@ def select_lines(
 ) -> ValidationReport:
     """Write the selected lines; see `translate_lines`. A file is replaced only if a line can be translated."""
     report = ValidationReport(name)
-    limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
+    limit, _ = pipe.source_limit(None)
     limit = min(limit, max_line_tokens or limit)
     selected.parent.mkdir(parents=True, exist_ok=True)
     with new_files([selected]) as [file]:

@@ -107,12 +107,13 @@ def check_checkpoints(folder: StrPath, run_id: str) -> None:
             )
 
 
-def remove_incomplete(folder: StrPath) -> None:
-    """Remove the checkpoints that killed processes have not completed."""
+def resumable_checkpoint(folder: StrPath) -> Path | None:
+    """The newest complete checkpoint. Checkpoints that killed processes have not completed are removed."""
     for checkpoint in all_checkpoints(folder):
         if not is_complete(checkpoint):
             remove_checkpoint(checkpoint)
             logger.warning("%s was incomplete and has been removed.", checkpoint)
+    return newest_complete(folder)
 
 
 def complete_checkpoints(folder: StrPath) -> list[Path]:

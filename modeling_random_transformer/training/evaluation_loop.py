@@ -26,9 +26,10 @@ from ..data.batches import EvaluationSampler
 from ..data.sources import Pair
 from ..data.tokenization import lengths_of
 from ..inference.engine import attach_engine
+from ..inference.translation import search_options
 from ..inputs_random_transformer import drop_none, longest_target
 from ..ops_random_transformer import IGNORE_INDEX
-from ..pipeline_random_transformer import LENGTH_LIMITS, OUTPUT_OPTIONS, search_options
+from ..pipeline_random_transformer import LENGTH_LIMITS, OUTPUT_OPTIONS
 from ..versions_random_transformer import UNTESTED_ADVICE
 
 ENGINE_DTYPE = "float32"  # the dtype in which the engine's scores equal those of the model

@@ -30,8 +30,7 @@ from .checkpoints import (
     check_checkpoints,
     checkpoint_folder,
     keep_newest,
-    newest_complete,
-    remove_incomplete,
+    resumable_checkpoint,
     write_checkpoint,
 )
 from .evaluation_loop import EvaluatingTrainer
@@ -233,8 +232,7 @@ class TranslationTrainer(EvaluatingTrainer):
         folder = self.args.output_dir
         call_on_main_process(lambda: check_checkpoints(folder, self.run_id))
         if resume_from_checkpoint is True:
-            call_on_main_process(lambda: remove_incomplete(folder))
-            newest = call_on_main_process(lambda: newest_complete(folder))
+            newest = call_on_main_process(lambda: resumable_checkpoint(folder))
             # transformers sets this attribute if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.inference import score_pairs, translate
-from modeling_random_transformer.inference.scoring import PairModel
-from modeling_random_transformer.ops_random_transformer import label_log_probabilities
+from modeling_random_transformer.inference.scoring import PairModel, label_log_probabilities
 from tests.helpers.foreign import foreign_model
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
 

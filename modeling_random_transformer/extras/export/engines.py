@@ -10,10 +10,10 @@ from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...inference.candidates import PrefixedText
 from ...inference.loading import check_tokenizer
-from ...inference.translation import BatchTranslator, length_penalty_of
+from ...inference.translation import BatchTranslator, length_penalty_of, search_options
 from ...inputs_random_transformer import check_choice, drop_none
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ...pipeline_random_transformer import Seq2SeqPipeline, current_device, search_options
+from ...pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..new_folder import new_folder
 from .search import min_new_tokens, suppressed_sequences
 

@@ -10,7 +10,7 @@ from transformers.utils import logging
 from ...inference.translation import length_penalty_of
 from ...inputs_random_transformer import language_id
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ...pipeline_random_transformer import Seq2SeqPipeline
+from ...pipeline_random_transformer import check_target_language
 
 logger = logging.get_logger(__name__)
 
@@ -84,7 +84,7 @@ def first_token(model: RandomTransformerForConditionalGeneration, tokenizer: Any
     language = getattr(tokenizer, "tgt_lang", None)
     if forced is None and language is not None:
         forced = language_id(tokenizer, language)
-    Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language({"forced_bos_token_id": forced})
+    check_target_language(model, tokenizer, {"forced_bos_token_id": forced})
     return forced
 
 

@@ -20,7 +20,6 @@ from ...inputs_random_transformer import (
     check_string,
     encode_texts,
     renumber_errors,
-    source_limit,
     source_text,
     tokenizer_languages,
     without_extra_spaces,
@@ -107,7 +106,7 @@ class SentenceSplitter:
         self.pipe = pipe
         self.segment = segment
         self.reports_cuts = reports_cuts
-        limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
+        limit, _ = pipe.source_limit(max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, MAX_SENTENCE_TOKENS)
         self.src_lang = language if tokenizer_languages(pipe.tokenizer) else None
         self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").replace("-", "_").split("_")[0]
