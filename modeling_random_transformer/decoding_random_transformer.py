@@ -40,7 +40,7 @@ CAPTURE_LOCK = Lock()  # only one CUDA graph may be captured at a time in a proc
 # KV caches of beams
 
 
-LayerStates = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer, [batch, heads, length, d_k or d_v]
+LayerKeysValues = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer, [batch, heads, length, d_k or d_v]
 
 
 class BeamKVCache:
@@ -57,7 +57,7 @@ class BeamKVCache:
         capacity: a fixed capacity in tokens. When `None`, the capacity starts at twice the length and grows.
     """
 
-    def __init__(self, layers: LayerStates, beams: int, capacity: int | None = None):
+    def __init__(self, layers: LayerKeysValues, beams: int, capacity: int | None = None):
         first_keys, _ = layers[0]
         self.beams = beams
         self.groups = len(first_keys) // beams  # rows that share no entries: one per source
@@ -191,7 +191,7 @@ class StaticKVCache(BeamKVCache):
 
     mask: Tensor
 
-    def __init__(self, layers: LayerStates, beams: int, max_length: int):
+    def __init__(self, layers: LayerKeysValues, beams: int, max_length: int):
         super().__init__(layers, beams, bucket(max_length))
         for entries_by_group in (*self.keys, *self.values):
             entries_by_group[:, :, self.entries :] = 0
@@ -404,9 +404,9 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step that continues the tokens of this cache."""
-        states = layer_states(self.self_attention_cache)
+        states = keys_values_of(self.self_attention_cache)
         target = BeamKVCache(states, self.beams)
-        source = layer_states(self.cross_attention_cache)
+        source = keys_values_of(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
         return FastStep(model, target, source, mask, self.max_length)
 
@@ -422,7 +422,7 @@ class FastDecodingCache(EncoderDecoderCache):
         self.step = None
 
 
-def layer_states(cache: Cache) -> LayerStates:
+def keys_values_of(cache: Cache) -> LayerKeysValues:
     """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`.
 
     Layers of the cache that the decoder does not have are empty, and omitted.
@@ -445,9 +445,9 @@ class StaticDecodingCache(FastDecodingCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
-        states = layer_states(self.self_attention_cache)
+        states = keys_values_of(self.self_attention_cache)
         target = StaticKVCache(states, self.beams, self.max_length)
-        source = layer_states(self.cross_attention_cache)
+        source = keys_values_of(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape
         mask = additive_padding_mask(padding_mask, first_keys.dtype)
@@ -489,7 +489,7 @@ class FastStep:
         self,
         model: Any,
         cache: BeamKVCache,
-        source: LayerStates,
+        source: LayerKeysValues,
         source_mask: Tensor | None,
         max_length: int,
     ):

@@ -27,7 +27,7 @@ from .decoding_random_transformer import (
     StaticDecodingCache,
     bucket,
     captured_steps,
-    layer_states,
+    keys_values_of,
 )
 from .ops_random_transformer import (
     forward_hooks,
@@ -43,7 +43,7 @@ from .verification_random_transformer import (
     VERIFICATION,
     VerifiedGenerationMixin,
     context_value,
-    difference,
+    difference_reason,
     generation_option,
     has_float_weights,
     library_of,
@@ -152,8 +152,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         )
         if reason is None:
             keep_freed_memory()
-            sources = model_kwargs["encoder_outputs"][0]
-            model_kwargs[CACHE_NAME] = decoding_cache(self, generation_config, max_cache_length, sources.shape)
+            source_states = model_kwargs["encoder_outputs"][0]
+            model_kwargs[CACHE_NAME] = decoding_cache(self, generation_config, max_cache_length, source_states.shape)
         else:
             logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 
@@ -244,12 +244,12 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask = kwargs.pop("attention_mask", None)
         if not isinstance(encoder_outputs, ModelOutput | None):
             encoder_outputs = as_encoder_output(encoder_outputs)
-        sources = attention_mask
-        if sources is None:
-            sources = getattr(encoder_outputs, "last_hidden_state", None)  # ONNX graphs return keys and values instead
-        if input_ids is not None and sources is not None:
+        per_source = attention_mask
+        if per_source is None:  # ONNX graphs return keys and values instead of hidden states
+            per_source = getattr(encoder_outputs, "last_hidden_state", None)
+        if input_ids is not None and per_source is not None:
             # Before rows are repeated, since the copies of a prompt must have the same source.
-            check_target_rows(len(input_ids), len(sources))
+            check_target_rows(len(input_ids), len(per_source))
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
 
@@ -362,7 +362,7 @@ def step_difference(model: Any) -> str | None:
         actual = logits(ids[:, 1:], cache, cache.current_step(model, padding_mask))
         expected = logits(ids[:, 1:], standard)
     max_difference = None if has_float_weights(model) else INEXACT_ROUNDING
-    return difference(actual, expected, max_difference)
+    return difference_reason(actual, expected, max_difference)
 
 
 def request_reason(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
@@ -616,7 +616,7 @@ def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     if isinstance(cache, FastDecodingCache):
         cache.end_steps()
         cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
-    target, source = cache.self_attention_cache, layer_states(cache.cross_attention_cache)
+    target, source = cache.self_attention_cache, keys_values_of(cache.cross_attention_cache)
     if not source:
         return cache
     copies = len(target.layers[0].keys) // len(source[0][0])

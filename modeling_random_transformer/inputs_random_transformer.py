@@ -126,7 +126,7 @@ def drop_none(**params: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class LanguageTags:
+class Languages:
     """The languages of texts and of their translations, which readers of texts create and pass on with the texts.
 
     Attributes:
@@ -152,7 +152,7 @@ class LanguageTags:
         return self.arguments if tokenizer_languages(tokenizer) else {}
 
     @classmethod
-    def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
+    def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "Languages":
         """The languages of a call: the given codes, otherwise the codes of the tokenizer.
 
         Raises:

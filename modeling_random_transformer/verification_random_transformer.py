@@ -125,7 +125,7 @@ class CacheVerification:
         finite = expected.isfinite()  # a bias of -inf excludes a token
         if not finite.any():
             return
-        reason = difference(logits[finite], expected[finite], rounding(self.model, logits))
+        reason = difference_reason(logits[finite], expected[finite], max_rounding(self.model, logits))
         if reason:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
@@ -286,7 +286,7 @@ def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> boo
     return True
 
 
-def rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
+def max_rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
     """The largest relative difference that rounding explains between logits of a model; `None` for `ROUNDING`."""
     is_half = any(weight.element_size() < 4 for weight in model.parameters())
     may_round = torch.is_autocast_enabled(logits.device.type) or not EXACT_PRECISIONS.issuperset(float32_precisions())
@@ -309,7 +309,7 @@ def has_float_weights(model: nn.Module) -> bool:
     return bool(weights)
 
 
-def difference(actual: Tensor, expected: Tensor, max_difference: float | None = None) -> str | None:
+def difference_reason(actual: Tensor, expected: Tensor, max_difference: float | None = None) -> str | None:
     """How logits differ by more than rounding explains; `None` if they agree.
 
     This function compares the steps of `generate()`, the exports and the engines with the modules.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_random_transformer.inputs_random_transformer import (
-    LanguageTags,
+    Languages,
     TextError,
     batches_by_tokens,
     check_choice,
@@ -108,13 +108,13 @@ TOKENIZERS = {
 def test_languages_of_tokenizers(name):
     tokenizer = TOKENIZERS[name]
     assert tokenizer_languages(tokenizer) == ["en", "es"]
-    tags = LanguageTags.of(tokenizer, tgt_lang="es")
-    assert (tags, tags.codes) == (LanguageTags("en", "es"), ("en", "es"))
+    tags = Languages.of(tokenizer, tgt_lang="es")
+    assert (tags, tags.codes) == (Languages("en", "es"), ("en", "es"))
     assert tags.arguments_for(tokenizer) == tags.arguments == {"src_lang": "en", "tgt_lang": "es"}
-    assert LanguageTags("es").arguments == {"src_lang": "es"}
-    assert LanguageTags("es").codes == ("es",)
+    assert Languages("es").arguments == {"src_lang": "es"}
+    assert Languages("es").codes == ("es",)
     with pytest.raises(ValueError, match=r"^tgt_lang must be one of en, es, got None\.$"):
-        LanguageTags.of(tokenizer)
+        Languages.of(tokenizer)
     with pytest.raises(ValueError, match=r"^src_lang must be one of en, es, got 'fr'\.$"):
         check_languages(tokenizer, "fr", None)
     check_languages(tokenizer, None, None)
@@ -123,10 +123,10 @@ def test_languages_of_tokenizers(name):
 def test_tokenizers_without_languages():
     tokenizer = SimpleNamespace(languages=["en"])
     assert tokenizer_languages(tokenizer) == []
-    assert LanguageTags.of(tokenizer) == LanguageTags()
-    assert LanguageTags("en", "es").arguments_for(tokenizer) == {}
+    assert Languages.of(tokenizer) == Languages()
+    assert Languages("en", "es").arguments_for(tokenizer) == {}
     with pytest.raises(ValueError, match=r"^tgt_lang must be None for a model without language tags, got 'es'\.$"):
-        LanguageTags.of(tokenizer, tgt_lang="es")
+        Languages.of(tokenizer, tgt_lang="es")
 
 
 def test_the_id_of_a_language():

@@ -24,10 +24,10 @@ from modeling_random_transformer.verification_random_transformer import (
     INEXACT_ROUNDING,
     ROUNDING,
     can_verify,
-    difference,
+    difference_reason,
     generation_option,
     has_float_weights,
-    rounding,
+    max_rounding,
     verify_transformers,
 )
 from tests.helpers.models import exact_model, padded_batch, tiny_model
@@ -79,14 +79,14 @@ def test_rounding_of_products_is_no_error(monkeypatch):
     """TF32 and bfloat16 products, and exported graphs, whose weights may be quantized."""
     logits = torch.zeros(1, 5)
     model = tiny_model()
-    assert rounding(model, logits) is None
+    assert max_rounding(model, logits) is None
     for precisions in (("tf32", "none"), ("ieee", "bf16")):
         monkeypatch.setattr(verification, "float32_precisions", lambda chosen=precisions: chosen)
-        assert rounding(model, logits) == INEXACT_ROUNDING
+        assert max_rounding(model, logits) == INEXACT_ROUNDING
     monkeypatch.undo()
     monkeypatch.setattr(model, "parameters", list)
-    assert rounding(model, logits) == INEXACT_ROUNDING
-    assert rounding(tiny_model().to(torch.bfloat16), logits) == INEXACT_ROUNDING
+    assert max_rounding(model, logits) == INEXACT_ROUNDING
+    assert max_rounding(tiny_model().to(torch.bfloat16), logits) == INEXACT_ROUNDING
 
 
 # Differences between logits
@@ -100,18 +100,18 @@ def test_logits_differ_by_more_than_the_rounding_of_their_dtypes(dtype, seed, sh
     near, far = (expected + share * ROUNDING[dtype] * deviation * noise for share in (0.5, 2))
     for values in (expected, near, far):
         values += shift  # has no effect on probabilities
-    assert difference(near.to(dtype), expected) is None
-    assert difference(expected, near.to(dtype)) is None
-    assert f"(at most {100 * ROUNDING[dtype]:g}% by rounding)" in difference(far.to(dtype), expected)
-    assert difference(far.to(dtype), expected, max_difference=4 * ROUNDING[dtype]) is None
+    assert difference_reason(near.to(dtype), expected) is None
+    assert difference_reason(expected, near.to(dtype)) is None
+    assert f"(at most {100 * ROUNDING[dtype]:g}% by rounding)" in difference_reason(far.to(dtype), expected)
+    assert difference_reason(far.to(dtype), expected, max_difference=4 * ROUNDING[dtype]) is None
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_logits_that_are_not_finite_differ(value):
     logits = torch.arange(5.0)
-    assert difference(logits, logits) is None
-    assert difference(logits.masked_fill(logits == 2, value), logits)
-    assert difference(logits, logits.masked_fill(logits == 2, value))
+    assert difference_reason(logits, logits) is None
+    assert difference_reason(logits.masked_fill(logits == 2, value), logits)
+    assert difference_reason(logits, logits.masked_fill(logits == 2, value))
 
 
 # What can be verified

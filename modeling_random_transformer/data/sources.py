@@ -12,7 +12,7 @@ from ..base.compressed_files import open_binary
 from ..base.digests import file_digest
 from ..base.formats import SPREADSHEETS, check_plain_text, file_format, text_suffix
 from ..base.streams import check_readable, is_standard_stream
-from ..inputs_random_transformer import LanguageTags
+from ..inputs_random_transformer import Languages
 from ..tokenization_random_transformer import is_blank, is_iterable_of_texts, unicode_error
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, read_columns, texts_of
 
@@ -29,7 +29,7 @@ NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
 
 EXAMPLE_CHARACTERS = 200  # the part of each text of an invalid line that is shown
-NO_LANGUAGES = LanguageTags()
+NO_LANGUAGES = Languages()
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -43,7 +43,7 @@ class ParallelLine:
     number: int
     source: str
     target: str
-    languages: LanguageTags = NO_LANGUAGES
+    languages: Languages = NO_LANGUAGES
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Corpus(ABC):
 
     source_key: str = "source"
     target_key: str = "target"
-    languages: LanguageTags = NO_LANGUAGES
+    languages: Languages = NO_LANGUAGES
     weight: int = 1
 
     @property
@@ -277,7 +277,7 @@ def is_pair(value: Any) -> bool:
     return is_iterable_of_texts(value) and len(value) == 2
 
 
-def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
+def parse_pair(number: int, source: str, target: str, languages: Languages = NO_LANGUAGES) -> Line:
     """A pair without line breaks at the ends of its texts, or an invalid line."""
     source = source.rstrip("\r\n")
     target = target.rstrip("\r\n")

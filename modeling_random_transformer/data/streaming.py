@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import LanguageTags, check_choice, chunks
+from ..inputs_random_transformer import Languages, check_choice, chunks
 from .batches import TokenBudgetSampler
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .retokenization import Retokenizer
@@ -233,7 +233,7 @@ class _Chunks(IterableDataset):
                 pairs[i] = pair
         return len(lines), invalid, pairs
 
-    def _tokenized(self, lines: list[ParallelLine], languages: LanguageTags) -> Iterator[TokenizedPair]:
+    def _tokenized(self, lines: list[ParallelLine], languages: Languages) -> Iterator[TokenizedPair]:
         texts = {side: [getattr(line, side) for line in lines] for side in SIDES}
         columns = tokenize_batch(texts, self.tokenizer, languages, with_words=self.retokenizer is not None)
         columns["line"] = [line.number for line in lines]

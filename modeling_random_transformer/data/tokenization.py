@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
-from ..inputs_random_transformer import LanguageTags, encode_texts
+from ..inputs_random_transformer import Languages, encode_texts
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import NO_LANGUAGES, SIDES, Corpus, ParallelLine
 from .validation import ValidationReport
@@ -32,7 +32,7 @@ def tokenize_pairs(
     tokenizer: PreTrainedTokenizerBase,
     limits: LengthLimits = NO_LIMITS,
     *,
-    languages: LanguageTags = NO_LANGUAGES,
+    languages: Languages = NO_LANGUAGES,
     num_proc: int | None = None,
     name: str = "pairs",
     with_words: bool = False,
@@ -92,7 +92,7 @@ def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.nda
 
 
 def tokenize_batch(
-    rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: LanguageTags, with_words: bool = False
+    rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: Languages, with_words: bool = False
 ) -> dict[str, list]:
     """Convert columns of texts to columns of token ids and lengths, and with `with_words` also of word indices."""
     codes = languages.arguments

@@ -16,7 +16,7 @@ from ..data.sources import Pair, is_pair
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     Ids,
-    LanguageTags,
+    Languages,
     TextError,
     batches_by_tokens,
     check_positive,
@@ -110,7 +110,7 @@ class PairModel(ABC):
         check_positive(max_batch_tokens=max_batch_tokens)
         self.model = model
         self.tokenizer = tokenizer
-        self.languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
+        self.languages = Languages.of(tokenizer, src_lang, tgt_lang)
         self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), truncation=truncation)
         self.pipe.warns = False
         self.max_batch_tokens = max_batch_tokens

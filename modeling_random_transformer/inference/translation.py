@@ -19,7 +19,7 @@ from ..inputs_random_transformer import (
     HIGHEST_PENALTY,
     LOWEST_PENALTY,
     MAX_HYPOTHESES,
-    LanguageTags,
+    Languages,
     check_positive,
     check_type,
     renumber_errors,
@@ -159,7 +159,7 @@ class TranslationOptions:
             raise ValueError(f"seed must be None without do_sample or mbr, got {self.seed}.")
         config = GenerationConfig()
         with reraise_as_value_error("options must be valid for generate()"):
-            config.update(**self.search_kwargs)
+            config.update(**self.generate_kwargs)
             config.validate(strict=True)
 
     @property
@@ -179,7 +179,7 @@ class TranslationOptions:
         return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
-    def search_kwargs(self) -> dict[str, Any]:
+    def generate_kwargs(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
             return search_options(1, **{**MBR_SAMPLING, **self.pipeline_kwargs, "num_return_sequences": self.mbr})
@@ -301,7 +301,7 @@ class Translator:
         self.options = TranslationOptions.from_kwargs(**options)
         if self.options.length_penalty is None and self.options.uses_length_penalty:
             self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
-        search = self.options.search_kwargs
+        search = self.options.generate_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
             search.pop("src_lang", None)  # the language selects abbreviations only
         engine = getattr(model, "engine", None)
@@ -319,7 +319,7 @@ class Translator:
         self.pipe.warns = False
         check_target_language(model, tokenizer, self.pipe.defaults.generate_kwargs)
 
-        self.languages = LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang)
+        self.languages = Languages(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang)
         self.composition: Any = None
         translate_rows: TranslateRows = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.wrappers:
@@ -353,7 +353,7 @@ class Translator:
         """The options that determine the translations, with their effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = self.pipe.source_limit(self.options.max_source_tokens)
-        search = self.options.search_kwargs
+        search = self.options.generate_kwargs
         effective = {
             **search,
             "max_source_tokens": limit,

@@ -26,7 +26,7 @@ from ..data.validation import validate
 from ..inference import translate
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
-from ..inputs_random_transformer import LanguageTags
+from ..inputs_random_transformer import Languages
 from ..training.arguments import ARGUMENT_PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checkpoints import save_atomically
 from ..training.checks import check_arguments, check_languages_of_sets
@@ -69,7 +69,7 @@ class ModelScores:
 def compare_saved(
     models: Sequence[Model],
     pairs: Sequence[Pair],
-    languages: LanguageTags,
+    languages: Languages,
     device: torch.device,
     options: dict[str, Any],
     bleu_tokenize: str | None,
@@ -132,7 +132,7 @@ class StudentDataArguments(DataArguments):
 
     requires_train: ClassVar[bool] = False
 
-    def with_training_set(self, source: Path, target: Path, languages: LanguageTags) -> DataArguments:
+    def with_training_set(self, source: Path, target: Path, languages: Languages) -> DataArguments:
         """The same sets, with two aligned files as the training set."""
         train = {"source_file": str(source), "target_file": str(target), "train_file": None}
         codes = {"source_lang": languages.source, "target_lang": languages.target}

@@ -28,7 +28,7 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
-from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
+from ..inputs_random_transformer import MAX_HYPOTHESES, Languages, check_choice, check_positive
 from ..tokenization_random_transformer import normalize
 from ..training.run_record import fingerprint
 from .monolingual import check_text_key, translate_lines, write_pairs
@@ -137,7 +137,7 @@ class TrainingSet:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         max_line_tokens: int,
-        languages: LanguageTags = NO_LANGUAGES,
+        languages: Languages = NO_LANGUAGES,
     ) -> SyntheticReport:
         """Write the training set with a teacher, or continue an earlier call.
 
@@ -168,7 +168,7 @@ class TrainingSet:
         return SyntheticReport(**facts)
 
     def translate(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_line_tokens: int, languages: LanguageTags
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_line_tokens: int, languages: Languages
     ) -> ValidationReport:
         """Translate the texts, or continue an earlier call; returns the texts that are skipped."""
         arguments = self.arguments

@@ -13,7 +13,7 @@ from ..configuration_random_transformer import RandomTransformerConfig, did_you_
 from ..data.lengths import LengthLimits
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..data.validation import ON_INVALID
-from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
+from ..inputs_random_transformer import Languages, check_choice, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 DEFAULT_VOCAB_SIZE, DEFAULT_PRESET = 8000, "tiny"
@@ -192,18 +192,18 @@ class DataArguments:
         options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
         return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 
-    def _languages(self, split: str, count: int) -> Sequence[LanguageTags]:
+    def _languages(self, split: str, count: int) -> Sequence[Languages]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
         names = [f"{ARGUMENT_PREFIXES[split]}source_lang", f"{ARGUMENT_PREFIXES[split]}target_lang"]
         if not any(getattr(self, name) for name in names):
             names = ["source_lang", "target_lang"]
         codes = [getattr(self, name) for name in names]
         if codes == [None, None]:
-            return [LanguageTags()] * count
+            return [Languages()] * count
         if not all(codes) or not self.source_lang:
             raise ValueError(f"{names[0]} and {names[1]} must be given together, and with source_lang, got {codes}.")
         sides = [self._codes_of_corpora(name, split, count) for name in names]
-        return [*map(LanguageTags, *sides)]
+        return [*map(Languages, *sides)]
 
     def _codes_of_corpora(self, name: str, split: str, count: int) -> list[str]:
         """The language code of each of `count` corpora, from an argument with one code or with one code per corpus."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from transformers.trainer_callback import ExportableState, ProgressCallback, TrainerCallback
+from transformers.trainer_callback import ExportableState, ProgressCallback, TrainerCallback, TrainerState
 
 from ..data.batches import TokenBudgetSampler
 from ..data.sources import Pair
@@ -83,6 +83,11 @@ class TimeCallback(TrainerCallback, ExportableState):
     def __init__(self) -> None:
         self.begin = time.perf_counter()
         self.seconds = 0.0  # the time of earlier processes of the run
+
+    def resume(self, state: TrainerState) -> None:
+        """Add the time in the state of a checkpoint, if it has one."""
+        saved = state.stateful_callbacks.get(type(self).__name__, self.state())
+        self.seconds = saved["attributes"]["seconds"]
 
     @property
     def total(self) -> float:

@@ -46,7 +46,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     model: Any
     optimizer: Any
     compute_metrics: Callable[..., dict[str, Any]] | None
-    search_kwargs: dict[str, Any] = {}
+    gen_kwargs: dict[str, Any] = {}
     samples: Sequence[Pair] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0
     padding_multiple = 1  # padded lengths are multiples of it
@@ -103,7 +103,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         the sets are named like the metrics of a single set, such as `eval_bleu`, so that `metric_for_best_model` can be
         a mean.
         """
-        self.search_kwargs = gen_kwargs
+        self.gen_kwargs = gen_kwargs
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(sets, dict):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -125,7 +125,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         self, test_dataset: Any, ignore_keys: Any = None, metric_key_prefix: str = "test", **gen_kwargs: Any
     ) -> PredictionOutput:
         """Translate and score a set with these generation options."""
-        self.search_kwargs = gen_kwargs
+        self.gen_kwargs = gen_kwargs
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluation_loop(
@@ -166,7 +166,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
             self.create_optimizer()
             self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
         if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
-            self.search_kwargs = {"synced_gpus": True, **self.search_kwargs}
+            self.gen_kwargs = {"synced_gpus": True, **self.gen_kwargs}
 
     def _mean_loss(self, num_batches: int) -> float:
         """The mean loss per token over the first batches of all processes. Later batches are repetitions."""
@@ -197,7 +197,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         """
         self.evaluated_batches += 1
         inputs = drop_none(**inputs)  # the labels are `None` without references
-        options = self._complete_search_kwargs(inputs)
+        options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
         saved = dict(vars(self.model.generation_config))
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
@@ -214,14 +214,14 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         count = num_items_in_batch if model.training else None
         return super().compute_loss(model, inputs, return_outputs, count)
 
-    def _complete_search_kwargs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The generation options of `evaluate` and `predict`, with the search and the limit of translation by default.
 
         Raises:
             ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
                 with different language tags.
         """
-        options = drop_none(**self.search_kwargs)
+        options = drop_none(**self.gen_kwargs)
         for name, value in OUTPUT_OPTIONS.items():
             if options.setdefault(name, value) != value:
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")

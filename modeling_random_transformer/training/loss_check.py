@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..ops_random_transformer import smoothed_cross_entropy
-from ..verification_random_transformer import difference
+from ..verification_random_transformer import difference_reason
 
 ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 
@@ -107,7 +107,7 @@ def check_causality() -> None:
         model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("blog"))
     targets = torch.tensor([[6, 0, 1], [6, 0, 2]])
     first, second = model.eval()(targets[:, :1], decoder_input_ids=targets).logits[:, :2]
-    if difference(first, second):
+    if difference_reason(first, second):
         raise ValueError(
             "attention of the decoder must hide later positions, but a position depends on a later one: set "
             "_supports_sdpa = False in RandomTransformerPreTrainedModel, so that attention gets a causal mask."

@@ -150,7 +150,7 @@ def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
     timer = TimeCallback()
     if newest is not None:
         state = state_of(newest)
-        timer.seconds = state.stateful_callbacks.get("TimeCallback", timer.state())["attributes"]["seconds"]
+        timer.resume(state)
         if has_ended(state, run.args):  # an earlier process was stopped before it had saved the model
             return state.global_step, timer.seconds
         check_optimizer(newest)
@@ -232,7 +232,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     """Score the trained model on sets, write the model card, and upload both on request."""
     trainer.args.predict_with_generate = True  # evaluation during training may compute the loss only
     trainer.args.prediction_loss_only = False
-    choose_search(run, trainer)
+    save_search(run, trainer)
     for name in names:
         work = partial(score_set, run, trainer, data, name)
         # Other inputs are not an error: the set is scored again.
@@ -244,7 +244,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     return result
 
 
-def choose_search(run: Run, trainer: TranslationTrainer) -> None:
+def save_search(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty and the patience of the trained model, unless they are given, and save them with it."""
     if not call_on_main_process(lambda: is_search_chosen(run)):
         choice = partial(load_extra("search_choice").choose_search, trainer)

@@ -123,7 +123,7 @@ UNCOMPARED_PREFIXES = (
 )
 
 
-def may_change(name: str) -> bool:
+def is_uncompared(name: str) -> bool:
     """Whether an argument is not compared when a run is resumed."""
     return name in UNCOMPARED_ARGUMENTS or name.startswith(UNCOMPARED_PREFIXES)
 
@@ -207,7 +207,7 @@ def non_default_arguments(arguments: Any) -> dict[str, Any]:
             value = non_default_arguments(value) or None
         value = getattr(value, "value", value)  # members of enumerations are saved by value
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        if value != default and not may_change(entry.name):
+        if value != default and not is_uncompared(entry.name):
             changed[entry.name] = value
     return changed
 

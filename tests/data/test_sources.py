@@ -15,7 +15,7 @@ from modeling_random_transformer.base.compressed_files import create_binaries
 from modeling_random_transformer.data import DatasetText, InvalidLine, ParallelLine, ParallelText, read_texts, validate
 from modeling_random_transformer.data.readers import quoted, unquoted
 from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.inputs_random_transformer import Languages
 from tests.helpers.corpora import PAIRS, read_pairs, write_invalid_lines, write_pairs
 
 
@@ -36,7 +36,7 @@ def test_all_file_formats_yield_the_same_pairs(file_format, suffix, tmp_path):
 TABLE = "\ufeffid\ten\tes\n1\tdog\tperro\n2\tcat\n3\tbird\tpájaro\textra\n"
 SEMICOLONS = '\ufeffid;en;es\r\n1;"a ""dog"", b";"perro; x\ny"\r\n2;cat;gato, gato\r\n3;bird\r\n'
 ENGLISH_SPANISH = {"source_key": "en", "target_key": "es"}
-BY_LANGUAGES = {"languages": LanguageTags("en", "es")}
+BY_LANGUAGES = {"languages": Languages("en", "es")}
 TRANSLATIONS = '{"translation": {"en": "dog", "es": "perro"}}\n{"translation": null}\n'
 DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer import cli
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference import translation_files as files
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.inputs_random_transformer import Languages
 from modeling_random_transformer.stages import (
     DistillationArguments,
     StudentDataArguments,
@@ -141,7 +141,7 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
     pairs, models = list(zip(texts, references, strict=True)), [("teacher", "float32", [tmp_path])]
-    [row] = distillation.compare_saved(models, pairs, LanguageTags(), model.device, {"num_beams": 1}, None)
+    [row] = distillation.compare_saved(models, pairs, Languages(), model.device, {"num_beams": 1}, None)
     assert row.chrf == pytest.approx(100)
 
 
@@ -149,7 +149,7 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
 def test_the_comparison_has_the_tokenizer_of_bleu_of_the_target_language(target, bleu_tokenize, tmp_path):
     for part in (random_translator(), random_tokenizer()):
         part.save_pretrained(tmp_path)
-    pairs, languages = [("the boy", "男孩读书")], LanguageTags(target and "en", target)
+    pairs, languages = [("the boy", "男孩读书")], Languages(target and "en", target)
     models = [("teacher", "float32", [tmp_path])]
     [row] = distillation.compare_saved(models, pairs, languages, "cpu", {"num_beams": 1}, bleu_tokenize)
     assert "tok:zh" in row.signature

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import longest_target
 from ...tokenization_random_transformer import is_blank
-from ...verification_random_transformer import difference
+from ...verification_random_transformer import difference_reason
 from .engines import EngineTranslate, translate_fn
 
 BEAMS = (1, 4)
@@ -122,7 +122,7 @@ def check_equal(engine: str, actual: Tensor, expected: Tensor) -> None:
         actual: logits or scores by the engine, from weights in float32.
         expected: those of the modules.
     """
-    if reason := difference(actual, expected, ENGINE_ROUNDING):
+    if reason := difference_reason(actual, expected, ENGINE_ROUNDING):
         raise ValueError(f"model must compute what {engine} computes, but {reason}.")
 
 

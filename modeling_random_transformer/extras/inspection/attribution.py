@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...verification_random_transformer import difference
+from ...verification_random_transformer import difference_reason
 from .paths import find_stacks, layer_norms
 
 
@@ -88,7 +88,7 @@ def check_logits(name: str, logits: Tensor, recorded: Mapping[str, Tensor]) -> N
     """
     expected = recorded["logits"]
     length = expected.shape[1]
-    if reason := difference(logits[:, -length:], expected):
+    if reason := difference_reason(logits[:, -length:], expected):
         raise ValueError(
             f"{name} must give the logits of the model, but {reason}. "
             "The layers or the output have been edited, or values were replaced."

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
 from ...data.sources import Pair
-from ...inputs_random_transformer import LanguageTags
+from ...inputs_random_transformer import Languages
 from ..characters import is_mark, is_wide
 from .alignments import Aligner, Links
 from .words import Span
@@ -209,7 +209,7 @@ def align_units(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[Pair | None],
-    languages: LanguageTags,
+    languages: Languages,
 ) -> list[Links | None]:
     """The links between the units of each pair; `None` for `None`. A tokenizer with language tags has the languages."""
     if not any(pairs):

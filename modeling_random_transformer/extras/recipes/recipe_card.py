@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...base.files import write_atomically
 from ...training.model_card import command_of, with_portable_paths
-from ...training.run_record import may_change
+from ...training.run_record import is_uncompared
 
 
 def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
@@ -22,7 +22,7 @@ def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str
     shown = [[recipe]]
     for flag in flags:
         name = flag[0].removeprefix("--")
-        if name == "output_dir" or not may_change(name):
+        if name == "output_dir" or not is_uncompared(name):
             shown.append([*flag])
     command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
     content = path.read_text(encoding="utf-8")

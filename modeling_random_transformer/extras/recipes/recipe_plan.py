@@ -244,7 +244,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
     with reraise_as_value_error(f"{stage.name} must have options of back_translate, got an error"):
-        unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).search_kwargs)
+        unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).generate_kwargs)
         if not unknown:
             check_search(search)
     if unknown:

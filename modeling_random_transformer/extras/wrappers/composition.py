@@ -8,7 +8,7 @@ from ...data.sources import Pair
 from ...inference.candidates import TranslateRows
 from ...inference.confidence import Calibration, find_calibration
 from ...inference.translation import BatchTranslator, SeededTranslator, TranslationOptions
-from ...inputs_random_transformer import LanguageTags, check_type, longest_target
+from ...inputs_random_transformer import Languages, check_type, longest_target
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ..pairs.words import WordScore, WordScorer
 from .cases import CaseTranslator
@@ -42,7 +42,7 @@ class Composition:
 
     translate_sentence_rows: TranslateRows
 
-    def __init__(self, pipe: Seq2SeqPipeline, options: TranslationOptions, languages: LanguageTags):
+    def __init__(self, pipe: Seq2SeqPipeline, options: TranslationOptions, languages: Languages):
         self.pipe = pipe
         self.options = options
         self.languages = languages

@@ -7,7 +7,7 @@ from re import Pattern
 from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, PrefixedText, TranslateRows
-from ...inputs_random_transformer import LanguageTags, check_string
+from ...inputs_random_transformer import Languages, check_string
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ..pairs.placement import ADJACENT_PLACEHOLDERS, ProtectedText, align_units, protect
 
@@ -25,7 +25,7 @@ class CopyingTranslator:
 
     translate_rows: TranslateRows
     pipe: Seq2SeqPipeline
-    languages: LanguageTags
+    languages: Languages
     copied: Pattern[str] = ADJACENT_PLACEHOLDERS
 
     def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:

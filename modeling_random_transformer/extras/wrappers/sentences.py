@@ -16,7 +16,7 @@ from ...base.placeholders import PLACEHOLDER
 from ...base.progress import Update
 from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inputs_random_transformer import (
-    LanguageTags,
+    Languages,
     check_string,
     encode_texts,
     renumber_errors,
@@ -208,7 +208,7 @@ class SentenceTranslator:
         languages: the languages that are given, for a tokenizer with language tags.
     """
 
-    def __init__(self, translate_rows: TranslateRows, splitter: SentenceSplitter, languages: LanguageTags):
+    def __init__(self, translate_rows: TranslateRows, splitter: SentenceSplitter, languages: Languages):
         self.translate_rows = CopyingTranslator(translate_rows, splitter.pipe, languages)
         self.splitter = splitter
 

@@ -17,7 +17,7 @@ from ...base.placeholders import PLACEHOLDER
 from ...data.retokenization import Seeds, TokenIds
 from ...data.sources import SIDES, Pair
 from ...data.tokenization import IDS, WORDS, tokenize_batch
-from ...inputs_random_transformer import LanguageTags, tokenizer_languages
+from ...inputs_random_transformer import Languages, tokenizer_languages
 from .bpe_dropout import BPEDropout
 
 Random = np.random.Generator
@@ -151,7 +151,7 @@ class Augmentation:
             pairs.append(self(source, target, random))
         texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(SIDES)}
         language = tokenizer_languages(self.tokenizer)[:1]  # any one: its tags are replaced
-        languages = LanguageTags(*language, *language)
+        languages = Languages(*language, *language)
         columns = tokenize_batch(texts, self.tokenizer, languages, with_words=True)
         for ids, words in zip(IDS, WORDS, strict=True):
             columns[ids] = [*map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words])]

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from modeling_random_transformer.data import ParallelLine, ParallelText, read_texts
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.inputs_random_transformer import Languages
 
 FILES = {
     "README": "about",
@@ -34,7 +34,7 @@ def archive(tmp_path):
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_pair_of_files(archive, compression):
     path = archive(FILES | {"__MACOSX/._Books.en-es.en": "?"}, compression)
-    languages = LanguageTags("en", "es-MX")
+    languages = Languages("en", "es-MX")
     expected = [(1, "one", "uno"), (2, "two", "dos")]
     assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(*line) for line in expected]
     assert [*ParallelText(path, languages=languages).lines()] == [ParallelLine(*line, languages) for line in expected]

@@ -5,7 +5,7 @@ import pytest
 from modeling_random_transformer.extras.pairs import placement
 from modeling_random_transformer.extras.pairs.placement import unit_spans
 from modeling_random_transformer.extras.wrappers.problems import COPIED_NUMBER
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.inputs_random_transformer import Languages
 
 
 def test_combining_marks_belong_to_their_letters():
@@ -16,7 +16,7 @@ def test_combining_marks_belong_to_their_letters():
 def test_links_of_units(model, tokenizer):
     """Units of a punctuation mark and of a word in one token's word have different links."""
     pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres"), None]
-    first, second, none = placement.align_units(model, tokenizer, pairs, LanguageTags())
+    first, second, none = placement.align_units(model, tokenizer, pairs, Languages())
     assert sorted(target for _, target in first) == [0, 1]
     assert all(source in range(6) for source, _ in first)
     assert second == [(0, 0), (0, 1), (0, 2)]

@@ -91,7 +91,7 @@ def test_an_interrupted_choice_is_made_by_the_next_call(corpus, scored, monkeypa
     options = {**OPTIONS, **validation(corpus)}
     whole = run(corpus, "whole", **options)
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "choose_search", stop)
+        patch.setattr(training_run, "save_search", stop)
         with pytest.raises(StoppedError):
             run(corpus, "out", **options)
     result = run(corpus, "out", **options)

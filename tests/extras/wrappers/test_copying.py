@@ -10,7 +10,7 @@ from modeling_random_transformer.extras.wrappers.repair import problem_counts
 from modeling_random_transformer.inference import Candidate, translate
 from modeling_random_transformer.inference.candidates import PrefixedText
 from modeling_random_transformer.inference.translation import Translator
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.inputs_random_transformer import Languages
 from tests.helpers.translation import SENTENCES
 
 OPTIONS = {"repair": True, "num_beams": 1, "max_new_tokens": 8, "progress": False}
@@ -43,7 +43,7 @@ def test_numbers_are_placed(model, tokenizer, source, translation, expected, mon
     def plain(rows, *_):
         return [[Candidate(translation)] for _ in rows]
 
-    translator = CopyingTranslator(plain, pipe, LanguageTags(), COPIED_NUMBER)
+    translator = CopyingTranslator(plain, pipe, Languages(), COPIED_NUMBER)
     [[candidate]] = translator([PrefixedText(source, "")], 0, lambda _: None)
     assert candidate.translation == expected
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream, streaming, tokenize_pairs
 from modeling_random_transformer.data.retokenization import RetokenizedPairs
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.inputs_random_transformer import Languages
 from modeling_random_transformer.training.methods.augmentation import NUMBER, SHARES, Augmentation, typing_errors
 from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout
 
@@ -108,7 +108,7 @@ def test_each_change_is_drawn_with_its_share(monkeypatch):
 def training_set():
     """Pairs of two directions."""
     parts = []
-    for languages in (LanguageTags("en", "de"), LanguageTags("de", "en")):
+    for languages in (Languages("en", "de"), Languages("de", "en")):
         rows = [{"line": i, "source": f"<bt> {PAIR[0]} {i}", "target": f"{PAIR[1]} {i}"} for i in range(60)]
         pairs = Dataset.from_list(rows)
         parts.append(tokenize_pairs(pairs, TOKENIZER, languages=languages, with_words=True)[0])
@@ -155,7 +155,7 @@ def test_bpe_dropout_segments_the_changed_texts():
 def test_a_stream_depends_on_the_seed_the_epoch_and_the_line(monkeypatch):
     monkeypatch.setattr(streaming, "LINES_PER_CHUNK", 7)
     rows = [{"source": f"{PAIR[0]} {i}", "target": f"{PAIR[1]} {i}"} for i in range(40)]
-    corpus = DatasetText(Dataset.from_list(rows), languages=LanguageTags("en", "de"))
+    corpus = DatasetText(Dataset.from_list(rows), languages=Languages("en", "de"))
 
     def epochs(num_workers=0):
         options = {"buffer_pairs": 16, "seed": 3, "num_workers": num_workers, "retokenizer": Augmentation(TOKENIZER)}
