@@ -16,7 +16,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_traced, joined_parameters, tensors_of
 from .snapshot_random_transformer import TensorContents
 
-METHOD = "dynamic_int8"
+QUANTIZATION_METHOD = "dynamic_int8"
 
 
 # Linear layers with int8 weights, and activations that are quantized row by row at each call
@@ -295,7 +295,7 @@ class DynamicInt8Config(QuantizationConfigMixin):
     """
 
     def __init__(self, **_: Any):
-        self.quant_method = METHOD
+        self.quant_method = QUANTIZATION_METHOD
 
 
 class DynamicInt8Quantizer(HfQuantizer):
@@ -307,7 +307,9 @@ class DynamicInt8Quantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         if not hasattr(model, "int8_linear_class"):
-            raise ValueError(f"quantization_config must be of another method for {type(model).__name__}, got {METHOD}.")
+            raise ValueError(
+                f"quantization_config must be of another method for {type(model).__name__}, got {QUANTIZATION_METHOD}."
+            )
         quantized = {module for stack in model.base_model.stacks for module in stack.modules()}
         if not is_output_tied(model):
             quantized.add(model.get_output_embeddings())
@@ -391,5 +393,5 @@ def is_output_tied(model: Any) -> bool:
 
 
 # A checkpoint's copy of this file registers the same classes again, which transformers' decorators do not allow.
-AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = DynamicInt8Config
-AUTO_QUANTIZER_MAPPING[METHOD] = DynamicInt8Quantizer
+AUTO_QUANTIZATION_CONFIG_MAPPING[QUANTIZATION_METHOD] = DynamicInt8Config
+AUTO_QUANTIZER_MAPPING[QUANTIZATION_METHOD] = DynamicInt8Quantizer

@@ -15,13 +15,14 @@ from typing import Any, NoReturn
 import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import write_binary
 from ..base.errors import printable
 from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
 from ..base.flags import MAX_SEED
-from ..base.saved_files import ADAPTER, CONFIG, check_not_exported
+from ..base.saved_files import check_not_exported
 from ..base.streams import STANDARD_STREAM, is_readable, is_standard_stream, is_stream
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.readers import Columns
@@ -147,9 +148,9 @@ def model_folder(text: str) -> Path:
     """Argument type: a folder with a saved Random Transformer, or with its configuration."""
     try:
         check_not_exported(Path(text))
-        model_type = read_json(Path(text, CONFIG)).get("model_type")
+        model_type = read_json(Path(text, CONFIG_NAME)).get("model_type")
     except ValueError as error:
-        is_adapter = Path(text, ADAPTER).is_file()
+        is_adapter = Path(text, ADAPTER_CONFIG_NAME).is_file()
         hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
         raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
     expected = RandomTransformerConfig.model_type

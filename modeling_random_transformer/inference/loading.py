@@ -12,26 +12,23 @@ from huggingface_hub import model_info, try_to_load_from_cache
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
-from transformers.utils import logging
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from ..base import load_extra
 from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
 from ..base.files import StrPath, read_json
 from ..base.saved_files import (
-    ADAPTER,
-    CONFIG,
-    GENERATION,
     LOADED_WEIGHTS,
     RECIPE_RECORD,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
     TRAINING_RECORD,
     check_not_exported,
 )
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, drop_none, language_id
-from ..quantization_random_transformer import METHOD, DynamicInt8Config
+from ..quantization_random_transformer import QUANTIZATION_METHOD, DynamicInt8Config
 from ..tokenization_random_transformer import is_iterable_of_texts
 from .confidence import CALIBRATIONS, Calibrations
 from .engine import attach_engine
@@ -133,7 +130,7 @@ def load_translator(
     check_finite(model)
     if any(path.glob(CALIBRATIONS)):
         model.calibrations = Calibrations(path)
-    if (path / ADAPTER).is_file():
+    if (path / ADAPTER_CONFIG_NAME).is_file():
         if engine is not None:
             raise ValueError(f"engine must be None for an adapter that is not merged, got {engine!r} for {folder}.")
         force_target_language(model, tokenizer)  # the generation config is that of the base model
@@ -149,9 +146,9 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         ValueError: a file is damaged or missing, or weights are missing, not known, or of another shape.
     """
     config = read_config(folder)
-    if (folder / GENERATION).is_file():
+    if (folder / GENERATION_CONFIG_NAME).is_file():
         check_generation_config(folder)
-    files = [name for name in (ADAPTER, *LOADED_WEIGHTS) if (folder / name).is_file()]
+    files = [name for name in (ADAPTER_CONFIG_NAME, *LOADED_WEIGHTS) if (folder / name).is_file()]
     file = files[0] if files else LOADED_WEIGHTS[0]
     with reraise_as_value_error(file):
         if files:
@@ -160,7 +157,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         # The attention implementation in the file may be the name of remote code.
-        if file == ADAPTER:
+        if file == ADAPTER_CONFIG_NAME:
             check_path("base_model_name_or_path", read_json(folder / file).get("base_model_name_or_path"))
         else:
             options |= {"config": config, "attn_implementation": None}
@@ -180,13 +177,13 @@ def check_report(file: StrPath, report: dict[str, Any]) -> None:
     """
     if report["mismatched_keys"]:
         name, stored, expected = min(report["mismatched_keys"])
-        raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG}, got {list(stored)}.")
+        raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG_NAME}, got {list(stored)}.")
     if report["missing_keys"]:
         names = format_names(sorted(report["missing_keys"]))
-        raise ValueError(f"{file} must contain all weights of the model in {CONFIG}, got none for {names}.")
+        raise ValueError(f"{file} must contain all weights of the model in {CONFIG_NAME}, got none for {names}.")
     if report["unexpected_keys"]:
         names = format_names(sorted(report["unexpected_keys"]))
-        raise ValueError(f"{file} must contain only weights of the model in {CONFIG}, got {names}.")
+        raise ValueError(f"{file} must contain only weights of the model in {CONFIG_NAME}, got {names}.")
 
 
 def check_path(name: str, path: str | None) -> None:
@@ -198,7 +195,7 @@ def check_path(name: str, path: str | None) -> None:
     if path is None or Path(path).exists():
         return
     with reraise_as_value_error(f"{name} must be a path that exists, or a name on the Hub, got {path!r}"):
-        try_to_load_from_cache(path, CONFIG) or model_info(path, timeout=10)
+        try_to_load_from_cache(path, CONFIG_NAME) or model_info(path, timeout=10)
 
 
 def check_generation_config(folder: Path) -> None:
@@ -207,7 +204,7 @@ def check_generation_config(folder: Path) -> None:
     Raises:
         ValueError: the file is damaged.
     """
-    with reraise_as_value_error(GENERATION):
+    with reraise_as_value_error(GENERATION_CONFIG_NAME):
         for name, value in transformers.GenerationConfig.from_pretrained(folder).to_dict().items():
             if not name.endswith("token_id") or value is None:
                 continue
@@ -224,13 +221,13 @@ def read_config(folder: Path) -> Any:
             export.
     """
     check_not_exported(folder)
-    if not (folder / CONFIG).is_file():
-        if (folder / ADAPTER).is_file():
+    if not (folder / CONFIG_NAME).is_file():
+        if (folder / ADAPTER_CONFIG_NAME).is_file():
             return None
         if any((folder / name).is_file() for name in (TRAINING_RECORD, RECIPE_RECORD)):
             raise ValueError("the training in this folder must be complete: repeat its command.")
-    model_type = read_json(folder / CONFIG).get("model_type")
-    with reraise_as_value_error(CONFIG):
+    model_type = read_json(folder / CONFIG_NAME).get("model_type")
+    with reraise_as_value_error(CONFIG_NAME):
         if model_type not in transformers.CONFIG_MAPPING:
             raise ValueError(f"model_type must be an architecture of transformers, got {format_value(model_type)}.")
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -245,7 +242,7 @@ def int8_options(config: Any) -> dict[str, Any]:
     if config is None:
         raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
     saved = getattr(config, "quantization_config", None)
-    is_int8 = isinstance(saved, dict) and saved.get("quant_method") == METHOD
+    is_int8 = isinstance(saved, dict) and saved.get("quant_method") == QUANTIZATION_METHOD
     return {} if is_int8 else {"quantization_config": DynamicInt8Config()}
 
 
@@ -256,9 +253,9 @@ def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
         ValueError: a file is missing or damaged, or the tokenizer does not belong to the model.
     """
     is_own = isinstance(config, RandomTransformerConfig)
-    if is_own and not any((folder / name).is_file() for name in (TOKENIZER, TOKENIZER_CONFIG)):
-        raise ValueError(f"{TOKENIZER} must be a file of the folder, but it is missing.")
-    with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
+    if is_own and not any((folder / name).is_file() for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)):
+        raise ValueError(f"{TOKENIZER_FILE} must be a file of the folder, but it is missing.")
+    with reraise_as_value_error(f"{TOKENIZER_FILE} or {TOKENIZER_CONFIG_FILE}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be set, got None.")

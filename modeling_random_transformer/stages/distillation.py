@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size
 from ..base.jobs import Job
 from ..base.markdown import markdown_table
-from ..base.saved_files import CONFIG, JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
+from ..base.saved_files import JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
@@ -201,7 +201,7 @@ def export_and_compare(
     """Export the trained student in `folder` to int8, and score teacher and student; finished stages are skipped."""
     job = Job(folder / WORK / JOB_RECORD)
     student_weights = [*weight_file_digests(folder).values()]
-    files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
+    files = [folder / INT8 / name for name in (CONFIG_NAME, SAFE_WEIGHTS_NAME)]
     job.run("int8", {"weights": student_weights}, lambda: export_int8(folder), files, may_change=True)
 
     search = call_on_main_process(lambda: final_search(args, Job(folder / TRAINING_RECORD)))
@@ -258,7 +258,7 @@ def check_distillation(
     check_unset(model_args, "lora_rank", "in a distillation")
     check_unset(data_args, "train_weights", "in a distillation")
     for teacher in arguments.teacher:
-        if not (Path(teacher) / CONFIG).is_file():
+        if not (Path(teacher) / CONFIG_NAME).is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
     languages = comparison_set(data_args).languages
     corpora = {split: data_args.corpora(split) for split in ARGUMENT_PREFIXES}
@@ -270,7 +270,7 @@ def check_distillation(
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     has_run = (folder / TRAINING_RECORD).is_file()
-    has_model = has_run or (folder / CONFIG).is_file() or (folder / INT8).exists()
+    has_model = has_run or (folder / CONFIG_NAME).is_file() or (folder / INT8).exists()
     if has_model and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and has_run:

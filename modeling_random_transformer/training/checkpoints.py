@@ -27,7 +27,7 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
 from ..base.errors import first_line
 from ..base.files import StrPath, read_json, write_json
-from ..base.saved_files import TOKENIZER
+from ..base.saved_files import TOKENIZER_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         if is_writer:
-            for path in sorted(temporary.iterdir(), key=lambda path: path.name == TOKENIZER):
+            for path in sorted(temporary.iterdir(), key=lambda path: path.name == TOKENIZER_FILE):
                 os.replace(path, folder / path.name)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise save_error(f"files could not be saved in {folder}", folder, error) from error

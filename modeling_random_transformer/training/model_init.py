@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..base import load_extra
 from ..base.errors import reraise_as_value_error
-from ..base.saved_files import GENERATION, check_not_exported
+from ..base.saved_files import check_not_exported
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -91,7 +92,7 @@ def _saved_config(folder: str, overrides: Mapping[str, Any]) -> RandomTransforme
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
         check_not_exported(Path(folder))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
+        if Path(folder, GENERATION_CONFIG_NAME).is_file():  # transformers would ignore a damaged one
             check_generation_config(Path(folder))
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME
+
 from ..base.digests import file_digest, json_digest
 from ..base.files import files_in
 from ..base.jobs import Job, Stage, as_read
-from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, TRAINING_RECORD
+from ..base.saved_files import SAVED_WEIGHTS, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TRAINING_RECORD
 from ..data.sources import Corpus
 from ..inference.confidence import CALIBRATIONS, Calibrations
 from ..tokenization_random_transformer import unicode_error
@@ -29,11 +31,11 @@ MODEL_FILES = (
     SAVED_WEIGHTS,
     "*.bin",
     "*.index.json",
-    CONFIG,
-    ADAPTER,
-    GENERATION,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
+    CONFIG_NAME,
+    ADAPTER_CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    TOKENIZER_FILE,
+    TOKENIZER_CONFIG_FILE,
     CALIBRATIONS,
     "README.md",
 )
@@ -42,8 +44,8 @@ MODEL_FILES = (
 INITIAL_FILES = (
     "*.safetensors*",
     "pytorch_model*",
-    CONFIG,
-    GENERATION,
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
     "tokenizer*",
     "*.spm",
     "vocab*",

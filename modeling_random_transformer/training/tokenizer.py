@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..base import load_extra
 from ..base.errors import reraise_as_value_error
-from ..base.saved_files import TOKENIZER
+from ..base.saved_files import TOKENIZER_FILE
 from ..data.sources import distinct_languages
 from ..data.tokenization import vocabulary_sample
 from ..tokenization_random_transformer import RandomTransformerTokenizer, added_tokens
@@ -103,4 +103,4 @@ def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
             tokenizer.save_pretrained(temporary)
 
     # Inputs change only if nothing has been trained with the tokenizer.
-    run.job.run("tokenizer", inputs, train_and_save, [run.folder / TOKENIZER], may_change=True)
+    run.job.run("tokenizer", inputs, train_and_save, [run.folder / TOKENIZER_FILE], may_change=True)

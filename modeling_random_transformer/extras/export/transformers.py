@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json, write_json
-from ...base.saved_files import TOKENIZER_CONFIG
+from ...base.saved_files import TOKENIZER_CONFIG_FILE
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import check_choice, tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -201,7 +201,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     settings["model_max_length"] = tokenizer.model_max_length  # it may have been set after loading
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
     fast.save_pretrained(folder)
-    file = folder / TOKENIZER_CONFIG
+    file = folder / TOKENIZER_CONFIG_FILE
     stored = read_json(file)
     # transformers 4 has these names for the class and special tokens. By default, it would also add segment ids.
     stored["tokenizer_class"] = "PreTrainedTokenizerFast"

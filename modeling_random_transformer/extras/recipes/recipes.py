@@ -17,13 +17,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import CONFIG_NAME
+
 from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in
 from ...base.flags import to_flags
 from ...base.jobs import Job, Stage
 from ...base.markdown import markdown_table
-from ...base.saved_files import CONFIG, RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
+from ...base.saved_files import RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
 from ...inference.loading import load_models
@@ -61,7 +63,7 @@ RECIPE_LOCK = ".recipe.lock"
 ADVICE = "use another output_dir"
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
-SAVED = (SAVED_WEIGHTS, CONFIG, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG}")
+SAVED = (SAVED_WEIGHTS, CONFIG_NAME, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG_NAME}")
 FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # patterns of the result's files in a stage's folder
 
 
