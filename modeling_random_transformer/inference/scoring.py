@@ -115,8 +115,10 @@ class PairModel(ABC):
         self.pipe.warns = False
         self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
-        # The settings that change the results, without the model and its languages.
-        self.effective_options: dict[str, Any] = {}
+
+    @abstractmethod
+    def effective_options(self) -> dict[str, Any]:
+        """The settings that change the results, without the model and its languages."""
 
     @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
@@ -155,9 +157,9 @@ class PairModel(ABC):
         target_ids = self.pipe.tokenize([target for _, target in texts], options, is_target=True)
         return texts, source_ids, target_ids
 
+    @abstractmethod
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
-        """A source and a target as they are tokenized: by default, as they are given."""
-        return source, target
+        """A source and a target as they are tokenized."""
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -175,10 +177,13 @@ class Scorer(PairModel):
     def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
         super().__init__(*args, **options)
         self.token_scores = token_scores
-        self.effective_options = {"token_scores": token_scores}
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)
+
+    def effective_options(self) -> dict[str, Any]:
+        """Whether the probabilities of tokens are returned."""
+        return {"token_scores": self.token_scores}
 
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
         """The source as it is translated, and the target as it is given."""

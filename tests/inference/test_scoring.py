@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.inference import score_pairs, translate
-from modeling_random_transformer.inference.scoring import PairModel, label_log_probabilities
+from modeling_random_transformer.inference.scoring import Scorer, label_log_probabilities
 from tests.helpers.foreign import foreign_model
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
 
@@ -41,7 +41,7 @@ def test_extra_spaces_of_a_source_do_not_count(model, tokenizer):
 
 
 def test_missing_pairs_have_no_result_and_are_counted(model, tokenizer):
-    class Unchanged(PairModel):
+    class Unchanged(Scorer):
         def process(self, pairs, sources, targets):
             return [pair for pair, _, _ in zip(pairs, sources, targets, strict=True)]
 

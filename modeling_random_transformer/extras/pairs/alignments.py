@@ -94,7 +94,10 @@ class Aligner(PairModel):
         self.layer = layer
         self.step = step
         self.spans_of = spans_of
-        self.effective_options = {"layer": layer, "step": step}
+
+    def effective_options(self) -> dict[str, Any]:
+        """The layer and the step."""
+        return {"layer": self.layer, "step": self.step}
 
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
         """The texts with one space between words, which have the same numbers, unless several spaces are content."""

@@ -104,7 +104,7 @@ class PairWork(LineWork):
         return {
             "model": model_digest(self.model, self.pair_model.tokenizer),
             "languages": asdict(self.pair_model.languages),
-            **self.pair_model.effective_options,
+            **self.pair_model.effective_options(),
             **self.line_options,
         }
 
