@@ -5,6 +5,7 @@ import io
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from accelerate.utils.memory import should_reduce_batch_size
 
@@ -60,25 +61,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
     program = f"{PROGRAM} {verb}"
-
-    def run() -> int | None:
-        try:
-            module = importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__)  # takes seconds
-        except ImportError as error:
-            if (error.name or "").startswith(f"{__package__}."):  # an error in the code of this package
-                raise
-            extra = "serve" if verb == "serve" else "train"
-            raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}.") from error
-        return module.run(program, arguments)
-
-    return run_command(run, program, INTERRUPTED if verb in RESUMED else "")
+    hint = INTERRUPTED if verb in RESUMED else ""
+    return run_command(lambda: load_verb(verb).run(program, arguments), program, hint)
 
 
-def run_command(main: Callable[[], int | None], program: str, hint: str = "") -> int:
+def load_verb(verb: str) -> Any:
+    """The module of a verb, whose import takes seconds; raises a `ValueError` if a package is missing."""
+    try:
+        return importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__)
+    except ImportError as error:
+        if (error.name or "").startswith(f"{__package__}."):  # an error in the code of this package
+            raise
+        extra = "serve" if verb == "serve" else "train"
+        raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}.") from error
+
+
+def run_command(command: Callable[[], int | None], program: str, hint: str = "") -> int:
     """Run a command and turn its errors into an exit status, and a line on stderr.
 
     Args:
-        main: the command; it may return a status of its own.
+        command: the command; it may return a status of its own.
         program: the name in errors.
         hint: what an interrupted run prints, if anything and unless `KeyboardInterrupt` has a message.
 
@@ -91,7 +93,7 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
         # A translation or the name of a file must not end a training because the terminal has another encoding.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return main() or 0
+        return command() or 0
     except BrokenPipeError:  # the reader, such as `head`, has exited
         discard_stdout()
         return 0

@@ -170,7 +170,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         return inputs_are_files and not self.is_document and not is_stream(self.output)
 
     @cached_property
-    def terms(self) -> Any:
+    def loaded_glossary(self) -> Any:
         """The content of the file `glossary`, which counts its terms."""
         if self.glossary is None:
             return None
@@ -178,7 +178,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
 
         return Glossary.read(self.glossary)
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Any]:
         """The options of `translate` and of `generate()`."""
         options = {
@@ -187,7 +187,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
             **self.text_options,
             "max_source_tokens": self.max_source_tokens,
             "split_sentences": self.split_sentences,
-            "glossary": self.terms,
+            "glossary": self.loaded_glossary,
             "repair": self.repair or self.is_document,
             "confidence": self.confidence,
             "min_confidence": self.min_confidence,
@@ -225,10 +225,10 @@ def run(program: str, argv: Sequence[str]) -> None:
             )
         else:
             translate_single_pass(arguments, model, tokenizer)
-    if arguments.terms is not None:
+    if arguments.loaded_glossary is not None:
         state = PartialState()
         share = f"process {state.process_index}: " if state.num_processes > 1 else ""
-        print(f"{share}{arguments.terms.report()}", file=sys.stderr)
+        print(f"{share}{arguments.loaded_glossary.report()}", file=sys.stderr)
 
 
 def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
