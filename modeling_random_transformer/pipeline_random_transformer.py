@@ -258,7 +258,7 @@ class Seq2SeqPipeline(Pipeline):
             if prefixes[index] or has_letters(text) or not keeps_without_letters:
                 generated.append(index)
             else:
-                yield index, self.unchanged(text, options)
+                yield index, self.copied_answer(text, options)
         with renumber_errors(generated):
             texts = [texts[index] for index in generated]
             prefixes = [prefixes[index] for index in generated]
@@ -268,7 +268,7 @@ class Seq2SeqPipeline(Pipeline):
                 answers = self.postprocess(outputs, options=options)
                 yield from zip([generated[index] for index in batch], answers, strict=True)
 
-    def unchanged(self, text: str, options: CallOptions) -> Any:
+    def copied_answer(self, text: str, options: CallOptions) -> Any:
         """The answer to a text that is returned unchanged."""
         candidate: dict[str, Any] = {options.return_key: text}
         if options.return_tokens:
@@ -304,7 +304,7 @@ class Seq2SeqPipeline(Pipeline):
         texts = [source_text(text, self.tokenizer, self.model.config, options.prefix) for text in texts]
         sources = self.tokenize(texts, options)
         lengths = [len(source) for source in sources]
-        batches = self.group(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
+        batches = self.batch_indices(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
         for batch in batches:
             inputs = self.pad([sources[index] for index in batch])
             batch_prefixes = [prefix_ids[index] for index in batch]
@@ -312,7 +312,7 @@ class Seq2SeqPipeline(Pipeline):
                 inputs["prefix_ids"] = pad_ids(batch_prefixes, -1)
             yield batch, inputs
 
-    def group(
+    def batch_indices(
         self, lengths: Sequence[int], prefix_lengths: Sequence[int], batch_size: int, options: CallOptions
     ) -> list[list[int]]:
         """The indices of the texts of each batch; single texts stay in their order.
@@ -400,7 +400,7 @@ class Seq2SeqPipeline(Pipeline):
                 f"set {to_set}.",
             )
         inputs[side] = [texts[index] for index in long]
-        for index, row in zip(long, self.truncated(inputs, limit, reason), strict=True):
+        for index, row in zip(long, self.encode_truncated(inputs, limit, reason), strict=True):
             ids[index] = row
         if self.warns:
             warnings.warn(
@@ -412,7 +412,7 @@ class Seq2SeqPipeline(Pipeline):
         """The limit on the tokens of a source, and its name; see the function `source_limit`."""
         return source_limit(self.tokenizer, max_source_positions(self.model), max_source_tokens)
 
-    def truncated(self, inputs: dict[str, Any], limit: int, reason: str) -> list[Ids]:
+    def encode_truncated(self, inputs: dict[str, Any], limit: int, reason: str) -> list[Ids]:
         """The token ids of `inputs` of the tokenizer, truncated to a limit, which `reason` names."""
         special = self.tokenizer.num_special_tokens_to_add()
         if limit <= special:
@@ -474,14 +474,14 @@ class Seq2SeqPipeline(Pipeline):
         texts = decode_ids(self.tokenizer, ids, options.clean_up_tokenization_spaces)
         columns: dict[str, list[Any]] = {options.return_key: texts}
         if options.return_tokens:
-            columns["tokens"] = self.tokens(ids.tolist())
+            columns["tokens"] = self.tokens_of(ids.tolist())
         if options.return_scores:
             columns["score"] = model_outputs["scores"].flatten().tolist()
         candidates = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         count = model_outputs["sequences"].shape[1]
         return [self.answer(candidates[first : first + count]) for first in range(0, len(candidates), count)]
 
-    def tokens(self, rows: Sequence[Ids]) -> list[list[str]]:
+    def tokens_of(self, rows: Sequence[Ids]) -> list[list[str]]:
         """The tokens of each row of ids, without padding."""
         padding, end = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
         for row in rows:
