@@ -459,18 +459,18 @@ class StaticDecodingCache(FastDecodingCache):
         padded = [(pad(keys, padding), pad(values, padding)) for keys, values in source]
         if self.is_captured:
             step = CapturedStep(model, target, padded, mask, self.max_length)
-            return self.captured_step(model, step)
+            return self.reusable_step(model, step)
         return FastStep(model, target, padded, mask, self.max_length)
 
-    def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
+    def reusable_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
-        kept = captured_steps(model)
+        pool = step_pool(model)
         key = step.key()
-        earlier = kept.steps.pop(key, None)  # no other call can use it until this one is over
+        earlier = pool.steps.pop(key, None)  # no other call can use it until this one is over
         if earlier is not None:
             earlier.load(step)
             step = earlier
-        finalize(self, kept.keep, key, step)
+        finalize(self, pool.keep, key, step)
         return step
 
 
@@ -590,7 +590,7 @@ class CapturedStep(FastStep):
             tensor.copy_(source)
 
 
-class CapturedSteps:
+class StepPool:
     """The captured steps of a model that no call uses, and the sizes of the calls that did not capture one."""
 
     def __init__(self) -> None:
@@ -620,12 +620,12 @@ class CapturedSteps:
 
 
 # A graph reads the weights by address, so it is valid as long as the snapshot of its model.
-CAPTURED_STEPS: WeakKeyDictionary[Snapshot, CapturedSteps] = WeakKeyDictionary()
+STEP_POOLS: WeakKeyDictionary[Snapshot, StepPool] = WeakKeyDictionary()
 
 
-def captured_steps(model: Any) -> CapturedSteps:
-    """The captured steps of a model in its current state."""
-    return CAPTURED_STEPS.setdefault(model.snapshot, CapturedSteps())
+def step_pool(model: Any) -> StepPool:
+    """The pool of a model in its current state."""
+    return STEP_POOLS.setdefault(model.snapshot, StepPool())
 
 
 # Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time

@@ -26,8 +26,8 @@ from .decoding_random_transformer import (
     FastStep,
     StaticDecodingCache,
     bucket,
-    captured_steps,
     keys_values_of,
+    step_pool,
 )
 from .ops_random_transformer import (
     forward_hooks,
@@ -415,9 +415,9 @@ def decoding_cache(
     sizes = rows, config.num_beams, bucket(max_length), bucket(source_len)
     is_static = implementation == "static"
     if is_captured and not is_static:
-        steps = captured_steps(model)
-        is_static = sizes in steps.seen_sizes
-        steps.record_sizes(sizes)
+        pool = step_pool(model)
+        is_static = sizes in pool.seen_sizes
+        pool.record_sizes(sizes)
     if is_static:
         return StaticDecodingCache(config.num_beams, max_length, is_captured)
     return FastDecodingCache(config.num_beams, max_length)

@@ -21,7 +21,7 @@ from modeling_random_transformer.decoding_random_transformer import (
     FastStep,
     StaticKVCache,
     bucket,
-    captured_steps,
+    step_pool,
 )
 from tests.helpers.cuda_graphs import graph as capture_graph
 from tests.helpers.cuda_graphs import simulated
@@ -220,7 +220,7 @@ def test_few_graphs_are_kept_and_freed_with_the_model(captures):
     model = exact_model(spread=2.0)
     for rows in range(1, decoding.MAX_CAPTURED_STEPS + 4):
         generate(model, padded_batch([3] * rows), **STATIC)
-    kept = captured_steps(model).steps
+    kept = step_pool(model).steps
     assert len(kept) == decoding.MAX_CAPTURED_STEPS
     steps = [weakref.ref(step) for step in captures]
     captures.clear()
@@ -315,6 +315,6 @@ def test_captured_steps_on_a_gpu(search):
     options = {name: value.to("cuda") if torch.is_tensor(value) else value for name, value in SEARCHES[search].items()}
     batch = {name: value.to("cuda") for name, value in BATCH.items()}
     ours = generate(model, batch, **STATIC, **options)
-    kept = captured_steps(model).steps
+    kept = step_pool(model).steps
     assert len(kept) == 1
     assert_same_generation(ours, generate(model, batch, **options))

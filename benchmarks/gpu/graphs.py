@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.decoding_random_transformer import CapturedStep, captured_steps
+from modeling_random_transformer.decoding_random_transformer import CapturedStep, step_pool
 
 from ..generate import DEVICE, DTYPES, SOURCE_LEN, generate
 from ..memory import MIB
@@ -104,7 +104,7 @@ def reserved_memory() -> int:
 
 def last_captured(model: Any) -> CapturedStep | None:
     """The captured step of the model's last call."""
-    return next(reversed(captured_steps(model).steps.values()), None)
+    return next(reversed(step_pool(model).steps.values()), None)
 
 
 def with_error_if_not_captured(figures: Figures, model: Any) -> Figures:

@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
-from modeling_random_transformer.decoding_random_transformer import captured_steps
+from modeling_random_transformer.decoding_random_transformer import step_pool
 from modeling_random_transformer.extras.cuda_graphs.captured_passes import CapturedPasses, PassGraph
 from modeling_random_transformer.extras.estimation import measurement
 from modeling_random_transformer.training import TranslationTrainingArguments
@@ -108,7 +108,7 @@ def test_a_step_frees_the_graphs_of_an_evaluation(tmp_path):
 
     class Graphs(TrainerCallback):
         def on_evaluate(self, *_, **__):
-            graphs.extend(map(weakref.ref, captured_steps(trainer.model).steps.values()))
+            graphs.extend(map(weakref.ref, step_pool(trainer.model).steps.values()))
 
         def on_step_end(self, *_, **__):
             assert not any(graph() for graph in graphs)
