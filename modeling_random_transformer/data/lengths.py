@@ -7,7 +7,7 @@ from typing import Any
 from ..inputs_random_transformer import check_positive
 
 TOO_LONG = "longer than the maximum length"
-RATIO = "with a length ratio above the maximum"
+UNEQUAL = "with a length ratio above the maximum"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from .sources import SIDES
-from .tokenization import IDS, WORDS
+from .tokenization import ID_COLUMNS, WORD_COLUMNS
 
 if TYPE_CHECKING:
     import datasets  # slow to import
@@ -45,7 +45,7 @@ class RetokenizedPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", retokenizer: Retokenizer, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        required = [*IDS, *WORDS, *SIDES]
+        required = [*ID_COLUMNS, *WORD_COLUMNS, *SIDES]
         if not {*required} <= {*columns}:
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
@@ -62,7 +62,7 @@ class RetokenizedPairs(Dataset):
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self.ids = {name: [] for name in IDS}
+        self.ids = {name: [] for name in ID_COLUMNS}
         seeds = ((self.seed, epoch, index) for index in range(len(self)))
         for batch in self.tokens.iter(batch_size=1000):
             columns = self.retokenizer.retokenize(batch, [*islice(seeds, len(batch["labels"]))])

@@ -16,10 +16,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import Languages, check_choice, chunks
 from .batches import TokenBudgetSampler
-from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
+from .lengths import NO_LIMITS, TOO_LONG, UNEQUAL, LengthLimits
 from .retokenization import Retokenizer
 from .sources import SIDES, Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import IDS, LENGTH_COLUMNS, lengths_of, skipped_pairs, tokenize_batch
+from .tokenization import ID_COLUMNS, LENGTH_COLUMNS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
 
 TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
@@ -153,7 +153,7 @@ class TokenBudgetStream(IterableDataset):
             if self.retokenizer is not None:
                 sampler.set_lengths(lengths_of(pairs))
             for batch in islice(sampler, self.process_index, None, self.num_processes):
-                yield [{name: pairs[i][name] for name in IDS} for i in batch]  # the collator adds the mask
+                yield [{name: pairs[i][name] for name in ID_COLUMNS} for i in batch]  # the collator adds the mask
         self.report.check("skip")
 
     def _buffers(self, epoch: int) -> Iterator[list[TokenizedPair]]:
@@ -179,9 +179,9 @@ class TokenBudgetStream(IterableDataset):
                 if self.on_invalid == "error":
                     self.report.check("error")
             skipped = skipped_pairs(self.limits, _lengths(pairs))
-            for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[RATIO], strict=True):
+            for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[UNEQUAL], strict=True):
                 if is_too_long or is_unequal:  # these pairs are skipped also with on_invalid="error"
-                    self.report.add(TOO_LONG if is_too_long else RATIO, pair["line"])
+                    self.report.add(TOO_LONG if is_too_long else UNEQUAL, pair["line"])
                 else:
                     yield pair
 

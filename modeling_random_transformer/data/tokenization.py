@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
 from ..inputs_random_transformer import Languages, encode_texts
-from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
+from .lengths import NO_LIMITS, TOO_LONG, UNEQUAL, LengthLimits
 from .sources import NO_LANGUAGES, SIDES, Corpus, ParallelLine
 from .validation import ValidationReport
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
 # The columns of source and target in a dataset of tokens.
-IDS = ("input_ids", "labels")
-WORDS = ("source_words", "target_words")
+ID_COLUMNS = ("input_ids", "labels")
+WORD_COLUMNS = ("source_words", "target_words")
 LENGTH_COLUMNS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
@@ -77,7 +77,7 @@ def tokenize_pairs(
             report.add(reason, number)
     report.check("skip")
     if report.invalid:
-        tokens = tokens.select(np.flatnonzero(~(skipped[TOO_LONG] | skipped[RATIO])))
+        tokens = tokens.select(np.flatnonzero(~(skipped[TOO_LONG] | skipped[UNEQUAL])))
     return tokens, report
 
 
@@ -88,7 +88,7 @@ def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.nda
     """
     too_long = limits.are_exceeded(*lengths.T)
     unequal = limits.is_unequal(*np.maximum(lengths - 1, 1).T)
-    return {TOO_LONG: too_long, RATIO: unequal & ~too_long}
+    return {TOO_LONG: too_long, UNEQUAL: unequal & ~too_long}
 
 
 def tokenize_batch(
@@ -99,7 +99,7 @@ def tokenize_batch(
     source = encode_texts(tokenizer, rows["source"], **codes)
     target = encode_texts(tokenizer, text_target=rows["target"], **codes)
     columns = {"input_ids": source["input_ids"], "labels": target["input_ids"]}
-    for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTH_COLUMNS, strict=True):
+    for encoded, words_column, lengths_column in zip((source, target), WORD_COLUMNS, LENGTH_COLUMNS, strict=True):
         ids_of_texts = encoded["input_ids"]
         columns[lengths_column] = [*map(len, ids_of_texts)]
         if with_words:  # -1 for tokens that were added to the text

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from ..data.sources import SIDES, Pair
-from ..data.tokenization import IDS, lengths_of
+from ..data.tokenization import ID_COLUMNS, lengths_of
 from ..data.words import APOSTROPHES
 from ..inference.calibration import MIN_PAIRS
 from ..tokenization_random_transformer import normalize
@@ -129,7 +129,7 @@ def swapped_sets(data: PreparedData) -> Iterator[str]:
     sides = {}
     for name, rows in data.tokens.items():
         sample = rows[:SAMPLED_PAIRS]
-        sides[name] = [{*chain.from_iterable(sample[column])} for column in IDS]
+        sides[name] = [{*chain.from_iterable(sample[column])} for column in ID_COLUMNS]
     train_source, train_target = sides["train"]
     for name, (source, target) in sides.items():
         straight = len(source & train_source) + len(target & train_target)

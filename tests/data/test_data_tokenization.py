@@ -17,7 +17,7 @@ from modeling_random_transformer.data import (
     tokenize_pairs,
     vocabulary_sample,
 )
-from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
+from modeling_random_transformer.data.lengths import TOO_LONG, UNEQUAL
 from modeling_random_transformer.tokenization_random_transformer import normalize
 from tests.helpers.corpora import PAIRS, write_pairs
 
@@ -46,7 +46,7 @@ def test_long_pairs_and_pairs_of_unequal_length_are_skipped():
     assert 1 < ratio < target[1] / source[1]
     limits = LengthLimits(source=int(source[0]) + 1, target=int(target[1]) + 1, ratio=ratio)
     kept, report = tokenize_pairs(pairs, TOKENIZER, limits)
-    assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4, 5], RATIO: [2]})
+    assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4, 5], UNEQUAL: [2]})
     with pytest.raises(ValueError, match="at least one valid pair"):
         tokenize_pairs(pairs, TOKENIZER, LengthLimits(target=1))
 

@@ -15,7 +15,7 @@ from ...base.formats import file_format
 from ...base.languages import without_region
 from ...base.streams import check_readable
 from ...configuration_random_transformer import is_number
-from ...data.lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
+from ...data.lengths import NO_LIMITS, TOO_LONG, UNEQUAL, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
 from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
@@ -161,7 +161,7 @@ def _length_filter(limits: LengthLimits) -> Filter:
         if limits.are_exceeded(len(source), len(target)):
             return TOO_LONG
         if limits.is_unequal(len(source), len(target)):
-            return RATIO
+            return UNEQUAL
         return None
 
     return check

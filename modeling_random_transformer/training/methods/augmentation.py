@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ...base.placeholders import PLACEHOLDER
 from ...data.retokenization import Seeds, TokenIds
 from ...data.sources import SIDES, Pair
-from ...data.tokenization import IDS, WORDS, tokenize_batch
+from ...data.tokenization import ID_COLUMNS, WORD_COLUMNS, tokenize_batch
 from ...inputs_random_transformer import Languages, tokenizer_languages
 from .bpe_dropout import BPEDropout
 
@@ -153,11 +153,11 @@ class Augmentation:
         language = tokenizer_languages(self.tokenizer)[:1]  # any one: its tags are replaced
         languages = Languages(*language, *language)
         columns = tokenize_batch(texts, self.tokenizer, languages, with_words=True)
-        for ids, words in zip(IDS, WORDS, strict=True):
+        for ids, words in zip(ID_COLUMNS, WORD_COLUMNS, strict=True):
             columns[ids] = [*map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words])]
         if self.bpe_dropout is not None:
             columns |= self.bpe_dropout.retokenize(columns, seeds)
-        return {name: columns[name] for name in IDS}
+        return {name: columns[name] for name in ID_COLUMNS}
 
 
 def with_special_tokens(*columns: Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.digests import tokenizer_definition
 from ...data.retokenization import Seeds, TokenIds
-from ...data.tokenization import IDS, WORDS
+from ...data.tokenization import ID_COLUMNS, WORD_COLUMNS
 
 Symbols = tuple[int, ...]
 NO_MERGE = 2**63  # a rank after all others
@@ -131,7 +131,7 @@ class BPEDropout:
         # A generator segments the source of its pair, then the target.
         generators = [*map(np.random.default_rng, seeds)]
         columns = {}
-        for ids, words in zip(IDS, WORDS, strict=True):
+        for ids, words in zip(ID_COLUMNS, WORD_COLUMNS, strict=True):
             columns[ids] = [*map(self, rows[ids], rows[words], generators)]
         return columns
 

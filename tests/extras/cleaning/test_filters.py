@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
+from modeling_random_transformer.data.lengths import TOO_LONG, UNEQUAL
 from modeling_random_transformer.extras.cleaning import CleaningOptions, clean_pairs, filters
 from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT
 
@@ -58,13 +58,13 @@ LATIN = {"min_script_share": 0.5, "source_script": ["Latin"], "target_script": [
     ("pairs", "options", "expected"),
     [
         (LENGTHS, {"max_length": 10}, [None, TOO_LONG, TOO_LONG, TOO_LONG]),
-        (LENGTHS, {"max_length_ratio": 9.0}, [None, RATIO, None, None]),
-        (LENGTHS, {"max_length_ratio": 2.0}, [None, RATIO, RATIO, None]),
+        (LENGTHS, {"max_length_ratio": 9.0}, [None, UNEQUAL, None, None]),
+        (LENGTHS, {"max_length_ratio": 2.0}, [None, UNEQUAL, UNEQUAL, None]),
         (REPEATED, {"duplicates": "pair"}, [None, None, None, DUPLICATE, None]),
         (REPEATED, {"duplicates": "source"}, [None, DUPLICATE, None, DUPLICATE, None]),
         (REPEATED, {"duplicates": "target"}, [None, None, DUPLICATE, DUPLICATE, None]),
         # Only kept pairs count as earlier pairs.
-        ([("x" * 20, "y"), ("x" * 20, "z" * 20)], {"max_length_ratio": 9.0, "duplicates": "source"}, [RATIO, None]),
+        ([("x" * 20, "y"), ("x" * 20, "z" * 20)], {"max_length_ratio": 9.0, "duplicates": "source"}, [UNEQUAL, None]),
         (SCRIPTS, LATIN, [TARGET, None, None, None, None]),
         (SCRIPTS, LATIN | {"min_script_share": 0.9}, [TARGET, None, None, TARGET, None]),
         (SCRIPTS, LATIN | {"target_script": ["Cyrillic"]}, [None, TARGET, TARGET, TARGET, None]),
