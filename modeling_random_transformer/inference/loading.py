@@ -92,7 +92,7 @@ def force_target_language(model: Any, tokenizer: Any) -> None:
 def load_translator(
     folder: StrPath,
     dtype: str = "float32",
-    argument: str = "FOLDER",
+    argument: str = "folder",
     *,
     engine: str | None = None,
     engine_dtype: str | None = None,
@@ -106,7 +106,7 @@ def load_translator(
     Args:
         folder: a saved model, or an adapter for one, with its tokenizer.
         dtype: dtype of the weights; `"auto"` for the saved dtype, `"int8"` for `DynamicInt8Config`.
-        argument: name of the command-line argument in error messages.
+        argument: name of the argument in error messages.
         engine: `"ctranslate2"` to let CTranslate2 compute `model.generate()` if the result is the same. A warning names
             each reason for which the model computes a call. The model is exported when it is first loaded.
         engine_dtype: dtype of the engine's weights: `"float32"`, `"bfloat16"` or `"int8"`; `None` for the fastest.
