@@ -22,7 +22,8 @@ from torch import Tensor
 from modeling_random_transformer.extras.inspection.explorer import cross_attention_labels
 
 NEXT = """
-Next, translate a sentence, and open a page that shows how it was translated:
+Next, translate a sentence, and open a page that shows how it was translated. The model knows sentences like those of
+its training pairs, also in capitals and punctuation:
 
     {command} translate --model {folder} {sentence}
     {command} explore {folder} {sentence}
