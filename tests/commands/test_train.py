@@ -126,6 +126,7 @@ def test_warnings_of_libraries_that_nothing_can_be_done_about_are_hidden(caplog,
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
     monkeypatch.setattr(logger, "propagate", False)  # transformers 5.17 does not propagate its messages
     monkeypatch.setattr(logger, "filters", [])
+    caplog.set_level(logging.WARNING, logger.name)  # whatever level an earlier test has set
     args = TrainingArguments(metric_for_best_model="loss", eval_strategy="steps", use_cpu=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
