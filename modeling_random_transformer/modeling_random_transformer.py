@@ -875,7 +875,7 @@ def target_positions(
         check_shape("position_ids", position_ids, "batch", length)
         return position_ids, position_limit_of(position_ids)
     if not decoder.config.is_encoder_decoder and attention_mask is not None and len(attention_mask.shape) == 2:
-        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
+        return (attention_mask.cumsum(dim=1, dtype=torch.long) - 1).clamp(min=0)[:, -length:], position_limit
     return seen + torch.arange(length, device=tokens.device), position_limit
 
 
