@@ -786,6 +786,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model. An output layer that is tied is saved as tied: the files do not contain its weights."""
+        # If it were True, loading would ignore options of generation that transformers lacks, such as `patience`.
+        self.generation_config._from_model_config = False
         # peft's merge_and_unload() turns the option off if the output layer differs from the encoder's embedding.
         if self.lm_head.weight is self.model.decoder.embed_tokens.weight:
             self.config.tie_word_embeddings = True

@@ -413,6 +413,14 @@ def test_patience_of_the_model_and_of_a_call():
         assert torch.equal(generate(patient_model, **options), generate(model, **options))
 
 
+def test_patience_is_saved_with_a_model(tmp_path):
+    """transformers drops options that it lacks from a config that was derived from the model's configuration."""
+    model = tiny_model()
+    model.generation_config.patience = 3
+    model.save_pretrained(tmp_path)
+    assert RandomTransformerForConditionalGeneration.from_pretrained(tmp_path).generation_config.patience == 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
