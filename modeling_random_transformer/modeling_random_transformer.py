@@ -137,10 +137,11 @@ class LearnedPositions(nn.Embedding):
         """The vectors of positions. The arguments are those of `SinusoidalPositions.forward`.
 
         Raises:
-            ValueError: `position_limit` is above `max_position_embeddings`.
+            ValueError: `position_limit` and a position are above `max_position_embeddings`.
         """
         count = self.config.max_position_embeddings
-        if position_limit is not None and position_limit > count:
+        # The limit may include padding, or be the capacity of a cache. Positions are read only if it is too large.
+        if position_limit is not None and position_limit > count and positions.max() >= count:
             raise ValueError(f"sequence length must be at most max_position_embeddings={count}, got {position_limit}.")
         return super().forward(positions + self.config.position_offset)
 
@@ -891,10 +892,10 @@ def position_limit_of(position_ids: Tensor) -> int | None:
         return None
     if not position_ids.numel():  # an empty batch
         return 0
-    lowest = position_ids.min().item()
+    lowest, highest = position_ids.aminmax()
     if lowest < 0:
         raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-    return int(position_ids.max()) + 1
+    return int(highest) + 1
 
 
 def cross_attention_mask(
