@@ -137,10 +137,11 @@ class LearnedPositions(nn.Embedding):
         """The vectors of positions. The arguments are those of `SinusoidalPositions.forward`.
 
         Raises:
-            ValueError: `position_limit` is above `max_position_embeddings`.
+            ValueError: `position_limit` and a position are above `max_position_embeddings`.
         """
         count = self.config.max_position_embeddings
-        if position_limit is not None and position_limit > count:
+        # The limit may include padding, or be the capacity of a cache. Positions are read only if it is too large.
+        if position_limit is not None and position_limit > count and positions.max() >= count:
             raise ValueError(f"sequence length must be at most max_position_embeddings={count}, got {position_limit}.")
         return super().forward(positions + self.config.position_offset)
 
@@ -786,6 +787,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model. An output layer that is tied is saved as tied: the files do not contain its weights."""
+        # If it were True, loading would ignore options of generation that transformers lacks, such as `patience`.
+        self.generation_config._from_model_config = False
         # peft's merge_and_unload() turns the option off if the output layer differs from the encoder's embedding.
         if self.lm_head.weight is self.model.decoder.embed_tokens.weight:
             self.config.tie_word_embeddings = True
@@ -875,7 +878,7 @@ def target_positions(
         check_shape("position_ids", position_ids, "batch", length)
         return position_ids, position_limit_of(position_ids)
     if not decoder.config.is_encoder_decoder and attention_mask is not None and len(attention_mask.shape) == 2:
-        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
+        return (attention_mask.cumsum(dim=1, dtype=torch.long) - 1).clamp(min=0)[:, -length:], position_limit
     return seen + torch.arange(length, device=tokens.device), position_limit
 
 
@@ -889,10 +892,10 @@ def position_limit_of(position_ids: Tensor) -> int | None:
         return None
     if not position_ids.numel():  # an empty batch
         return 0
-    lowest = position_ids.min().item()
+    lowest, highest = position_ids.aminmax()
     if lowest < 0:
         raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-    return int(position_ids.max()) + 1
+    return int(highest) + 1
 
 
 def cross_attention_mask(

@@ -345,9 +345,14 @@ class RandomTransformerTokenizer(TokenizersBackend):
             ValueError: a language is given, which is an argument of `encode_texts`, or a text is invalid.
             RuntimeError: the installed version of transformers does not call `_switch_to_target_mode` for targets.
         """
-        for name in ("src_lang", "tgt_lang"):
-            if name in options and self.languages:  # they would have no effect
-                raise ValueError(f"{name} must be an attribute or an argument of encode_texts, got {options[name]!r}.")
+        if self.languages:
+            for name in ("src_lang", "tgt_lang"):
+                if name in options:  # they would have no effect
+                    raise ValueError(
+                        f"{name} must be an attribute or an argument of encode_texts, got {options[name]!r}."
+                    )
+            if text is not None:
+                self._check_language("src_lang", self.src_lang)
         self.was_in_target_mode = False
         with self._invalid_text_errors(text, text_pair, text_target, args, options):
             encoding = super().__call__(text, text_pair, text_target, *args, **options)
@@ -488,10 +493,10 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return code
 
     def _switch_to_input_mode(self) -> None:
-        """Called by the base class before it tokenizes sources."""
+        """Called by the base class before it tokenizes sources in a call. `encode` and `tokenize` do not call it."""
         self._use_merges(of_target=False)
         if self.languages:
-            self._set_template(self._check_language("src_lang", self.src_lang))
+            self._set_template(self.src_lang)
         elif not self.init_kwargs.get("source_eos", True):  # the end token ends targets only (OpenNMT)
             self.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
 
@@ -550,6 +555,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         merges = self.init_kwargs.get("target_merges")
         if merges:
             self._build_target_model(merges)
+        self._switch_to_input_mode()
         return self
 
     def _build_target_model(self, merges: Sequence[str]) -> None:
@@ -587,7 +593,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         try:
             yield
         except Exception as error:
-            self._use_merges(of_target=False)  # the base class switches back only after a success
+            self._switch_to_input_mode()  # the base class switches back only after a success
             if isinstance(error, TypeError):  # the backend's error for strings that are not valid UTF-8
                 _check_unicode(arguments)
             if "Missing [UNK] token" not in str(error):

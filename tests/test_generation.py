@@ -320,6 +320,16 @@ def test_static_cache_beyond_the_precomputed_positions():
     assert torch.equal(generate(model, cache_implementation="static"), generate(model, use_cache=False))
 
 
+def test_static_cache_that_is_larger_than_the_number_of_learned_positions():
+    """transformers uses the cache of a longer call again."""
+    model = exact_model(position_embedding="learned").eval()
+    model.set_attn_implementation("eager")  # the modules compute all steps
+    expected = generate(model, max_new_tokens=5)
+    with pytest.raises(ValueError, match="max_position_embeddings=64, got"):
+        generate(model, min_new_tokens=80, max_new_tokens=89, cache_implementation="static")
+    assert torch.equal(generate(model, max_new_tokens=5, cache_implementation="static"), expected)
+
+
 @settings(max_examples=10)
 @given(seed=st.integers(0, 999), mode=st.sampled_from(["greedy", "beam", "no repeats", "penalty"]))
 def test_batching_does_not_change_a_row(seed, mode):
@@ -411,6 +421,14 @@ def test_patience_of_the_model_and_of_a_call():
     for without_effect in ({"num_beams": 1}, {"early_stopping": False}, {"early_stopping": "never"}):
         options = search | without_effect
         assert torch.equal(generate(patient_model, **options), generate(model, **options))
+
+
+def test_patience_is_saved_with_a_model(tmp_path):
+    """transformers drops options that it lacks from a config that was derived from the model's configuration."""
+    model = tiny_model()
+    model.generation_config.patience = 3
+    model.save_pretrained(tmp_path)
+    assert RandomTransformerForConditionalGeneration.from_pretrained(tmp_path).generation_config.patience == 3
 
 
 @pytest.mark.parametrize(

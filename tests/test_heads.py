@@ -313,6 +313,23 @@ def test_explicit_position_ids(config, attention, options):
     torch.testing.assert_close(packed, alone)
 
 
+def test_padding_takes_no_learned_positions():
+    model = RandomTransformerForCausalLM(tiny_config(position_embedding="learned", max_position_embeddings=4)).eval()
+    ids = random_ids(1, 4)
+    padded = model(pad(ids, (2, 0)), attention_mask=torch.tensor([[0, 0, 1, 1, 1, 1]])).logits
+    torch.testing.assert_close(padded[:, 2:], model(ids).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32, torch.float16], ids=str)
+def test_the_mask_of_a_language_model_may_have_any_dtype(dtype):
+    """Its sums are positions."""
+    model = RandomTransformerForCausalLM(tiny_config(position_embedding="learned")).eval()
+    ids = random_ids(1, 3)
+    mask = torch.tensor([[0, 1, 1]])
+    expected = model(ids, attention_mask=mask).logits
+    torch.testing.assert_close(model(ids, attention_mask=mask.to(dtype)).logits, expected)
+
+
 # Errors
 
 INVALID_LABELS = {

@@ -140,6 +140,7 @@ def test_the_end_token_may_end_targets_only(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     of_targets = RandomTransformerTokenizer.from_pretrained(tmp_path, source_eos=False)
     source, target = (tokenizer(text, add_special_tokens=False).input_ids for text in ("the dog", "el perro"))
+    assert of_targets.encode("the dog") == source, "before the first call"
     assert of_targets("the dog").input_ids == source
     assert of_targets(text_target="el perro").input_ids == [*target, tokenizer.eos_token_id]
     pair = of_targets("the dog", "el perro", return_token_type_ids=True)
@@ -506,6 +507,19 @@ def test_an_unset_or_unknown_language_raises(multilingual, tokenizer):
             setattr(tokenizer, name, "en")
     with pytest.raises(ValueError, match="lang must be one of en, es, zh-Hans, got 'fr'"):
         multilingual.get_lang_id("fr")
+
+
+def test_targets_alone_need_no_source_language(multilingual):
+    multilingual.tgt_lang = "es"
+    ids = multilingual(text_target="el perro").input_ids
+    assert ids[0] == multilingual.get_lang_id("es")
+
+
+def test_an_invalid_target_does_not_change_the_tag_of_sources(multilingual):
+    multilingual.src_lang, multilingual.tgt_lang = "en", "es"
+    with pytest.raises(TypeError):
+        multilingual(text_target=["el perro", None])
+    assert multilingual.encode("the dog")[0] == multilingual.get_lang_id("en")
 
 
 # Word-level vocabularies

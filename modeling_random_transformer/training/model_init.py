@@ -67,9 +67,8 @@ def build_model(
 
 def set_generation_config(model: Any, **options: Any) -> None:
     """Set options of the model's generation config. `patience`, which transformers lacks, is saved too."""
-    config = model.generation_config
-    config.update(**options, allow_custom_entries=True)
-    config._from_model_config = False  # if it were True, loading would ignore options that transformers lacks
+    # If `_from_model_config` were True, loading would ignore options that transformers lacks.
+    model.generation_config.update(**options, _from_model_config=False, allow_custom_entries=True)
 
 
 def freeze(model: nn.Module, parts: str) -> None:
