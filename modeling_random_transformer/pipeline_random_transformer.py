@@ -520,8 +520,8 @@ def check_target_language(model: Any, tokenizer: Any, generate_kwargs: dict[str,
         return
     names = ("forced_bos_token_id", "decoder_start_token_id")
     starts = [generation_option(model, generate_kwargs, name) for name in names]
-    tags = {language_id(tokenizer, code) for code in languages}
-    if not any(isinstance(token, int) and token in tags for token in starts):
+    tags = [language_id(tokenizer, code) for code in languages]
+    if not any(token in tags for token in starts):  # a token may be a list, which has no hash
         raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
 

@@ -362,6 +362,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
             raise RuntimeError(f"targets have no language tag. {UNTESTED_ADVICE}")
         return encoding
 
+    def encode(self, *args: Any, **options: Any) -> list[int]:
+        """The token ids of a source; raises a `ValueError` if its language is not set."""
+        if self.languages and options.get("add_special_tokens", True):
+            self._check_language("src_lang", self.src_lang)
+        return super().encode(*args, **options)
+
     def tokenize(self, text: str, *args: Any, **options: Any) -> list[str]:
         """The tokens of a text."""
         with self._invalid_text_errors(text, args, options):
