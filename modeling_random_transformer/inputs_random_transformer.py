@@ -224,16 +224,14 @@ def encode_texts(
                 setattr(tokenizer, name, code)
 
 
-def without_extra_spaces(tokenizer: Any, text: str) -> str:
-    """A source as it is translated; see `RandomTransformerTokenizer.without_extra_spaces`. Other tokenizers decide."""
-    return getattr(tokenizer, "without_extra_spaces", str)(text)
+def source_text(text: str, tokenizer: Any, config: Any = None, prefix: str | None = None) -> str:
+    """A source as the model reads it: without extra spaces, after `prefix` or, if it is `None`, the configuration's.
 
-
-def source_text(text: str, tokenizer: Any, config: Any, prefix: str | None = None) -> str:
-    """A source as the model reads it: without extra spaces, after `prefix` or, if it is `None`, the configuration's."""
+    `RandomTransformerTokenizer.without_extra_spaces` defines the extra spaces. Other tokenizers remove them or not.
+    """
     if prefix is None:
         prefix = getattr(config, "prefix", None) or ""
-    return prefix + without_extra_spaces(tokenizer, text)
+    return prefix + getattr(tokenizer, "without_extra_spaces", str)(text)
 
 
 def decode_ids(tokenizer: Any, ids: Tensor | list[Ids], clean_up_spaces: bool | None = None) -> list[str]:

@@ -21,7 +21,7 @@ from ...configuration_random_transformer import is_int
 from ...data.sources import Corpus, Pair
 from ...inference.scoring import PairModel
 from ...inference.translation_files import write_in_parts
-from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, without_extra_spaces
+from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, source_text
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import PairWork
 from .words import NON_SPACES, Span, word_spans, words_of_tokens
@@ -105,7 +105,7 @@ class Aligner(PairModel):
 
     def _with_single_spaces(self, text: str) -> str:
         joined = " ".join(NON_SPACES.findall(text))
-        is_equal = without_extra_spaces(self.tokenizer, joined) == without_extra_spaces(self.tokenizer, text)
+        is_equal = source_text(joined, self.tokenizer) == source_text(text, self.tokenizer)
         return joined if is_equal else text
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:

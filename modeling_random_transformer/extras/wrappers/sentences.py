@@ -22,7 +22,6 @@ from ...inputs_random_transformer import (
     renumber_errors,
     source_text,
     tokenizer_languages,
-    without_extra_spaces,
 )
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
@@ -194,7 +193,7 @@ class SpaceTranslator:
         for index, (text, prefix) in enumerate(rows):
             check_string(text, index)
             if has_letters(text):
-                text = without_extra_spaces(self.tokenizer, text)
+                text = source_text(text, self.tokenizer)
             changed.append(PrefixedText(text, prefix))
         return self.translate_rows(changed, first, update)
 
