@@ -199,6 +199,12 @@ class CTranslate2Engine:
             return "the start token or the end token is another one than at the export"
         if set(exported.suppressed_tokens) - set(search.suppressed_tokens):
             return "tokens were allowed that the export suppresses"
+        if search.first_token in search.end_tokens:  # after which the engine would continue
+            return "the first token is an end token"
+        repeated = search.end_tokens if search.no_repeat_ngram_size == 1 else []
+        before_last = [token for sequence in search.suppressed_sequences for token in sequence[:-1]]
+        if search.start_token in [*repeated, *before_last]:  # the engine does not count the start token
+            return "sequences were forbidden that contain the start token"
         if search.min_new_tokens > options.max_new_tokens:
             return "the minimum length is greater than the maximum length"
         return None
