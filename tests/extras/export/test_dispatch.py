@@ -485,6 +485,8 @@ INPUTS = {
     "no input_ids were given": (lambda _: {}, {}),
     "input_ids were given without attention_mask": (lambda batch: {"input_ids": batch["input_ids"]}, {}),
     "a source is empty": (without_first_source, {}),
+    "suppress_tokens=tensor([5, 6]) was requested": (dict, {"suppress_tokens": torch.tensor([5, 6])}),
+    "no_repeat_ngram_size=-1 was requested": (dict, {"no_repeat_ngram_size": -1}),
     "the minimum length is greater than the maximum length": (dict, {"min_new_tokens": 9, "max_new_tokens": 3}),
 }
 
@@ -505,6 +507,23 @@ def test_ids_outside_the_vocabulary_are_the_error_of_the_model(models, reasons):
     with pytest.raises(ValueError, match="input_ids must be"):
         engine.generate(torch.tensor([[len(tokenizer), tokenizer.eos_token_id]]), **SHORT)
     assert reasons == ["generate() runs the model, not CTranslate2: input_ids were not in the vocabulary."]
+
+
+INVALID = {
+    "has to be a list of positive integers": {"bad_words_ids": [[-1]]},
+    "Contrastive Search requires": {"penalty_alpha": 0.5},
+    "must be greater than 0": {"max_new_tokens": 0},
+    "eos_token_id": {"forced_eos_token_id": -1},
+}
+
+
+@pytest.mark.parametrize("message", INVALID)
+def test_invalid_options_are_the_error_of_the_model(message, models, reasons):
+    _, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
+    with pytest.raises(ValueError, match=message):
+        engine.generate(**batch, **{**SHORT, "early_stopping": False, **INVALID[message]})
+    assert len(reasons) == 1
 
 
 def test_max_length_counts_the_start_token(models, reasons):
