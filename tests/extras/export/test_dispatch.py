@@ -512,7 +512,6 @@ def test_ids_outside_the_vocabulary_are_the_error_of_the_model(models, reasons):
 INVALID = {
     "has to be a list of positive integers": {"bad_words_ids": [[-1]]},
     "Contrastive Search requires": {"penalty_alpha": 0.5},
-    "must be greater than 0": {"max_new_tokens": 0},
     "eos_token_id": {"forced_eos_token_id": -1},
 }
 
