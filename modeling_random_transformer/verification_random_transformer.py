@@ -53,6 +53,7 @@ VERIFIED_ARGUMENTS = {
     "decoder_attention_mask",
     "decoder_input_ids",
     "encoder_outputs",
+    "generation_config",
     "input_ids",
     "logits_processor",
     "prefix_allowed_tokens_fn",
@@ -171,8 +172,9 @@ class VerifiedGenerationMixin(GenerationMixin):
         """
         if self.snapshot is None and not is_traced():
             verify_transformers()
-        num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
-        verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
+        options = {**kwargs, "generation_config": generation_config}
+        num_beams = generation_option(self, options, "num_beams") or 1
+        verification = CacheVerification(self, options, is_beam_search=num_beams > 1)
         with context_value(VERIFICATION, verification):
             try:
                 outputs = super().generate(inputs, generation_config, *args, **kwargs)
@@ -272,7 +274,8 @@ def replace_saved_limit(kwargs: dict[str, Any]) -> None:
 
 def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
     """Whether a pass without a cache computes the same as a cached step: no dropout, no unknown arguments."""
-    if is_traced():
+    # Assisted decoding changes the logits of a pass in place before they are compared.
+    if is_traced() or generation_option(model, kwargs, "prompt_lookup_num_tokens"):
         return False
     options = vars(GenerationConfig()).keys() | VERIFIED_ARGUMENTS
     for name, value in kwargs.items():

@@ -154,6 +154,24 @@ def test_calls_with_unknown_arguments_are_not_verified(arguments, expected):
     assert can_verify(tiny_model(), arguments) is expected
 
 
+@pytest.mark.parametrize("place", ["argument", "generation config", "model"])
+@pytest.mark.parametrize("options", [{"suppress_tokens": [5, 6]}, {"repetition_penalty": 1.5}], ids=str)
+def test_assisted_decoding_may_change_logits_in_place(options, place):
+    model = exact_model(spread=2.0).float()
+    options = {**options, "max_new_tokens": 8, "do_sample": False}
+    batch = padded_batch([5])
+    expected = model.generate(**batch, **options)
+    model.snapshot = None
+    assisted = {"prompt_lookup_num_tokens": 2}
+    if place == "model":
+        model.generation_config.update(**assisted)
+    elif place == "argument":
+        options |= assisted
+    else:
+        options = {"generation_config": GenerationConfig(**options, **assisted)}
+    assert torch.equal(model.generate(**batch, **options), expected)
+
+
 def test_transformed_calls_are_not_verified():
     model, outcomes = tiny_model(), []
     torch.func.vmap(lambda states: outcomes.append(can_verify(model, {})) or states)(torch.zeros(2))

@@ -235,14 +235,19 @@ def module_options(transformer: nn.Transformer, user_options: Options) -> Option
     """The options that all layers of a module share.
 
     Raises:
-        ValueError: layers differ, a submodule is not an instance of PyTorch's own class, a module has forward hooks,
-            or a given option differs.
+        ValueError: layers differ, a submodule is not an instance of PyTorch's own class, a module has forward hooks or
+            a replaced method, or a given option differs.
     """
     options: Options = {}
     for name, module in transformer.named_modules():
         hooks = forward_hooks(module)
         if hooks:
             raise ValueError(f"{name or 'transformer'} must have no forward hooks, got {len(hooks)}.")
+        for attribute in vars(module):
+            if callable(getattr(type(module), attribute, None)):
+                raise ValueError(
+                    f"{name or 'transformer'} must have the methods of its class, got another {attribute}."
+                )
         if module is transformer:
             continue
         if type(module) not in MODULES:

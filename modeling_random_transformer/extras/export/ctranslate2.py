@@ -169,11 +169,25 @@ class ParallelTranslator:
     ) -> list[Any]:
         """CTranslate2's results for the tokens of sources, and what the targets must begin with.
 
+        Sources with and without a prefix are not in one batch, because beam search would miss empty hypotheses.
+
         Args:
             sources: the tokens of each source.
             prefixes: the first tokens of each target.
             **options: those of `translate_batch`.
         """
+        results: list[Any] = [None] * len(sources)
+        for has_prefix in (True, False):
+            indices = [i for i, prefix in enumerate(prefixes) if bool(prefix) == has_prefix]
+            rows = self.translate([sources[i] for i in indices], [prefixes[i] for i in indices], **options)
+            for i, result in zip(indices, rows, strict=True):
+                results[i] = result
+        return results
+
+    def translate(
+        self, sources: Sequence[Sequence[str]], prefixes: Sequence[Sequence[str]], **options: Any
+    ) -> list[Any]:
+        """The results for sources that all have a prefix, or none."""
         longest = max(map(len, sources), default=1)
         sizes = [
             SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from ...base.digests import tensors_digest
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
+from ...configuration_random_transformer import is_int, is_number
 from ...generation_random_transformer import modification_reason
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
@@ -46,7 +47,18 @@ SEARCH_DEFAULTS = {
     "num_beams": 1,
     "num_return_sequences": 1,
     "patience": 1,
+    "top_k": 50,  # decides the generation mode, with penalty_alpha
 }
+# The smallest values of options that are integers, and the options with token ids.
+COUNTS = {
+    "max_new_tokens": 1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+}
+TOKEN_IDS = ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "pad_token_id", "suppress_tokens")
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
@@ -182,7 +194,8 @@ class CTranslate2Engine:
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
             options.max_new_tokens = arguments["max_length"] - 1  # max_length counts the start token
-        if reason := arguments_reason(options, other_arguments):
+        reason = values_reason(options, len(self.target)) or arguments_reason(options, other_arguments)
+        if reason:
             return PreparedSearch([], options, None, reason)
         try:
             search = engine_search(options, model.config, NAME)
@@ -199,6 +212,12 @@ class CTranslate2Engine:
             return "the start token or the end token is another one than at the export"
         if set(exported.suppressed_tokens) - set(search.suppressed_tokens):
             return "tokens were allowed that the export suppresses"
+        if search.first_token in search.end_tokens:  # after which the engine would continue
+            return "the first token is an end token"
+        repeated = search.end_tokens if search.no_repeat_ngram_size == 1 else []
+        before_last = [token for sequence in search.suppressed_sequences for token in sequence[:-1]]
+        if search.start_token in [*repeated, *before_last]:  # the engine does not count the start token
+            return "sequences were forbidden that contain the start token"
         if search.min_new_tokens > options.max_new_tokens:
             return "the minimum length is greater than the maximum length"
         return None
@@ -345,6 +364,29 @@ def options_of_call(
     options.update(**SEARCH_DEFAULTS, defaults_only=True, allow_custom_entries=True)  # transformers has no patience
     other_arguments = options.update(**arguments)
     return options, other_arguments
+
+
+def values_reason(options: GenerationConfig, vocab_size: int) -> str | None:
+    """Why values of options are left to the model, which converts them or raises its error; `None` if they are not."""
+    for name, minimum in COUNTS.items():
+        value = getattr(options, name)
+        is_optional = value is None and name not in SEARCH_DEFAULTS
+        if not (is_optional or (is_int(value) and value >= minimum)):
+            return f"{name}={value!r} was requested"
+    for name in TOKEN_IDS:
+        value = getattr(options, name)
+        if not (value is None or are_ids(value, vocab_size)):
+            return f"{name}={value!r} was requested"
+    if not is_number(options.length_penalty):
+        return f"length_penalty={options.length_penalty!r} was requested"
+    return None
+
+
+def are_ids(value: Any, vocab_size: int) -> bool:
+    """Whether a value is a token id of the vocabulary, or a list of them, or of such lists."""
+    if isinstance(value, list):
+        return all(are_ids(item, vocab_size) for item in value)
+    return is_int(value) and 0 <= value < vocab_size
 
 
 def arguments_reason(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:

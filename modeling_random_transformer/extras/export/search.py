@@ -146,7 +146,7 @@ def suppressed_sequences(options: GenerationConfig, vocab_size: int) -> list[lis
     ends = [[end] for end in token_list(options.eos_token_id)]  # transformers allows them in spite of bad_words_ids
     words = [word for word in options.bad_words_ids or [] if word not in ends]
     words += [[token] for token in options.suppress_tokens or []]
-    distinct = {tuple(word) for word in words if max(word) < vocab_size}
+    distinct = {tuple(word) for word in words if min(word) >= 0 and max(word) < vocab_size}
     return [list(word) for word in sorted(distinct)]
 
 

@@ -154,6 +154,7 @@ def remove_weights_of_final_norms(transformer):
         (change("encoder.norm", eps=0.5), "layer_norm_eps"),
         (remove_weights_of_final_norms, "elementwise_affine"),
         (lambda t: t.encoder.register_forward_hook(print), "encoder must have no forward hooks"),
+        (change("encoder.layers.1", _ff_block=torch.relu), r"encoder\.layers\.1 must .* got another _ff_block"),
         (change("decoder.layers.0.multihead_attn", num_heads=4), "num_heads"),
         (lambda t: setattr(t, "encoder", nn.Identity()), "transformer.encoder must be .*Identity"),
         (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "got gate"),

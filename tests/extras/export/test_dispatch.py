@@ -20,7 +20,7 @@ from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.inputs_random_transformer import longest_target
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.edits import EDITS
-from tests.helpers.engines import GREEDY, SHORT, TEXTS, exportable, needs
+from tests.helpers.engines import CONFIGS, GREEDY, SHORT, TEXTS, exportable, needs
 from tests.helpers.models import tiny_model
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.translation import multilingual_translator
@@ -168,6 +168,8 @@ REQUESTS = {
     "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
     "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
     "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
+    "the first token is an end token": {"forced_bos_token_id": 2},
+    "sequences were forbidden that contain the start token": {"bad_words_ids": [[1, 9]]},
     "1030 tokens exceed its 1024 positions": {**GREEDY, "max_new_tokens": 1030},
 }
 
@@ -215,6 +217,18 @@ def test_left_padding_is_computed_by_the_model(models, reasons):
     flipped = {name: rows.flip(1) for name, rows in batch.items()}
     assert torch.equal(engine.generate(**flipped, **SHORT), model.generate(**flipped, **SHORT))
     assert reasons == ["generate() runs the model, not CTranslate2: a source has padding before its last token."]
+
+
+def test_a_prefix_of_another_source_changes_nothing(tmp_path):
+    engine, tokenizer = exportable(**CONFIGS["wide heads"])
+    attach_engine(engine, tokenizer, tmp_path, dtype="float32")
+    rows = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(TEXTS)["input_ids"]]
+    options = {"beam_size": 5, "num_hypotheses": 5, "min_decoding_length": 0, "max_decoding_length": 8}
+    prefixes = [[], ["t"], []] * (len(TEXTS) // 3)
+    together = engine.engine.translate(rows, prefixes, **options)
+    for row, prefix, result in zip(rows, prefixes, together, strict=True):
+        [alone] = engine.engine.translate([row], [prefix], **options)
+        assert result.hypotheses == alone.hypotheses
 
 
 @pytest.mark.parametrize("token", [-1, 9999])
@@ -471,6 +485,8 @@ INPUTS = {
     "no input_ids were given": (lambda _: {}, {}),
     "input_ids were given without attention_mask": (lambda batch: {"input_ids": batch["input_ids"]}, {}),
     "a source is empty": (without_first_source, {}),
+    "suppress_tokens=tensor([5, 6]) was requested": (dict, {"suppress_tokens": torch.tensor([5, 6])}),
+    "no_repeat_ngram_size=-1 was requested": (dict, {"no_repeat_ngram_size": -1}),
     "the minimum length is greater than the maximum length": (dict, {"min_new_tokens": 9, "max_new_tokens": 3}),
 }
 
@@ -491,6 +507,22 @@ def test_ids_outside_the_vocabulary_are_the_error_of_the_model(models, reasons):
     with pytest.raises(ValueError, match="input_ids must be"):
         engine.generate(torch.tensor([[len(tokenizer), tokenizer.eos_token_id]]), **SHORT)
     assert reasons == ["generate() runs the model, not CTranslate2: input_ids were not in the vocabulary."]
+
+
+INVALID = {
+    "has to be a list of positive integers": {"bad_words_ids": [[-1]]},
+    "Contrastive Search requires": {"penalty_alpha": 0.5},
+    "eos_token_id": {"forced_eos_token_id": -1},
+}
+
+
+@pytest.mark.parametrize("message", INVALID)
+def test_invalid_options_are_the_error_of_the_model(message, models, reasons):
+    _, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
+    with pytest.raises(ValueError, match=message):
+        engine.generate(**batch, **{**SHORT, "early_stopping": False, **INVALID[message]})
+    assert len(reasons) == 1
 
 
 def test_max_length_counts_the_start_token(models, reasons):

@@ -33,7 +33,7 @@ def test_minimum_lengths(options, expected):
 
 
 def test_suppressed_sequences_are_in_the_vocabulary_and_leave_the_end():
-    options = GenerationConfig(eos_token_id=2, suppress_tokens=[4, 11], bad_words_ids=[[2], [4], [5, 6], [7, 99]])
+    options = GenerationConfig(eos_token_id=2, suppress_tokens=[4, 11, -1], bad_words_ids=[[2], [4], [5, 6], [7, 99]])
     assert suppressed_sequences(options, 10) == [[4], [5, 6]]
 
 
