@@ -59,15 +59,17 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
         model: a translation model of this package.
         inputs: the encoded source, a batch of one row.
         num_beams: beam size.
-        options: other options of `generate()`, except those for sampling.
+        options: other options of `generate()`.
 
     Returns:
         The output of `generate()` with `return_dict_in_generate=True`, and the hypotheses, parents before children.
 
     Raises:
-        ValueError: there are several sources, or more than 1,000 beams.
+        ValueError: there are several sources, more than 1,000 beams, or `do_sample`.
     """
     check_positive(limit=MAX_HYPOTHESES, num_beams=num_beams)
+    if options.get("do_sample"):
+        raise ValueError("do_sample must be False for a beam search, got True.")
     if len(inputs["input_ids"]) != 1:
         raise ValueError(f"inputs must be one row, got {len(inputs['input_ids'])}.")
     recorder = BeamRecorder()

@@ -107,6 +107,11 @@ def test_several_sources_are_an_error(translator, tokenizer):
         record_search(translator, tokenizer([SENTENCE, "the boy"], padding=True, return_tensors="pt"), num_beams=2)
 
 
+def test_sampling_is_an_error(translator, tokenizer):
+    with pytest.raises(ValueError, match="do_sample must be False for a beam search, got True"):
+        record_search(translator, tokenizer(SENTENCE, return_tensors="pt"), num_beams=2, do_sample=True)
+
+
 def test_cross_attention_of_a_candidate(translator, tokenizer):
     """The means over the heads while its last token was predicted."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
