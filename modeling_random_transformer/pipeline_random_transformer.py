@@ -518,11 +518,11 @@ def check_target_language(model: Any, tokenizer: Any, generate_kwargs: dict[str,
     languages = tokenizer_languages(tokenizer)
     if not languages or "decoder_input_ids" in generate_kwargs:
         return
-    names = ("forced_bos_token_id", "decoder_start_token_id")
-    starts = [generation_option(model, generate_kwargs, name) for name in names]
     tags = [language_id(tokenizer, code) for code in languages]
-    if not any(token in tags for token in starts):  # a token may be a list, which has no hash
-        raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
+    for name in ("forced_bos_token_id", "decoder_start_token_id"):
+        if generation_option(model, generate_kwargs, name) in tags:  # it may be a list, which has no hash
+            return
+    raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
 
 def check_prefixes(new_tokens: int, prefix_ids: Tensor) -> None:
