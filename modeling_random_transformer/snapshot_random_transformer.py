@@ -38,7 +38,7 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module):
-        self.reasons: dict[str, str | None] = {}  # the result of each check of the model, by its name
+        self.reasons: dict[Any, str | None] = {}  # the result of each check of the model, by its name or its engine
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         modules = list(model.modules())
         self.submodules = modules[1:]
@@ -73,11 +73,11 @@ class Snapshot:
         values.append(ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"))
         return values
 
-    def reason_of(self, name: str, check: Callable[[Any], str | None], model: Any) -> str | None:
-        """The reason that a check of the model returns. The check of a name is called once."""
-        if name not in self.reasons:
-            self.reasons[name] = check(model)
-        return self.reasons[name]
+    def reason_of(self, key: Any, check: Callable[[Any], str | None], model: Any) -> str | None:
+        """The reason that a check of the model returns. The check of a key is called once."""
+        if key not in self.reasons:
+            self.reasons[key] = check(model)
+        return self.reasons[key]
 
     def is_current(self, model: nn.Module) -> bool:
         """Whether nothing has changed in this model."""

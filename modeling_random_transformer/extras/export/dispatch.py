@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from ...generation_random_transformer import modification_reason
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
-from ...snapshot_random_transformer import Snapshot, code_of, current_snapshot, namespaces_of, plain_values
+from ...snapshot_random_transformer import Snapshot, code_of, namespaces_of, plain_values
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
@@ -143,8 +142,6 @@ class CTranslate2Engine:
         self.exported_search = engine_search(model.generation_config, config, NAME)
         self.definition = definition_of(model)
         self.digest = weights_digest(model)
-        # One snapshot per model, since copies of a model share its engine.
-        self.snapshots: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
         self.prepared_searches: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
@@ -249,9 +246,7 @@ class CTranslate2Engine:
 
     def model_reason(self, model: Any) -> str | None:
         """Why the model does not compute the same as its export; `None` if it does."""
-        snapshot = current_snapshot(model, self.snapshots.get(model))
-        self.snapshots[model] = snapshot
-        return snapshot.reason_of("export", self.compare, model)
+        return model.renewed_snapshot().reason_of(self, self.compare, model)
 
     def compare(self, model: Any) -> str | None:
         """`model_reason`, by reading all weights."""
