@@ -181,6 +181,7 @@ class Seq2SeqPipeline(Pipeline):
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ValueError(f"tokenizer must be a tokenizer of transformers, got {type(self.tokenizer).__name__}.")
         self.batch_size = 1 if batch_size is None else batch_size
+        self.positions = max_source_positions(self.model)
         self.warns = True  # whether truncating a text gives a warning
 
     def _sanitize_parameters(self, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -410,7 +411,7 @@ class Seq2SeqPipeline(Pipeline):
 
     def source_limit(self, max_source_tokens: int | None) -> tuple[int, str]:
         """The limit on the tokens of a source, and its name; see the function `source_limit`."""
-        return source_limit(self.tokenizer, max_source_positions(self.model), max_source_tokens)
+        return source_limit(self.tokenizer, self.positions, max_source_tokens)
 
     def encode_truncated(self, inputs: dict[str, Any], limit: int, reason: str) -> list[Ids]:
         """The token ids of `inputs` of the tokenizer, truncated to a limit, which `reason` names."""
@@ -518,9 +519,10 @@ def check_target_language(model: Any, tokenizer: Any, generate_kwargs: dict[str,
     languages = tokenizer_languages(tokenizer)
     if not languages or "decoder_input_ids" in generate_kwargs:
         return
-    tags = [language_id(tokenizer, code) for code in languages]
+    tags = {language_id(tokenizer, code) for code in languages}
     for name in ("forced_bos_token_id", "decoder_start_token_id"):
-        if generation_option(model, generate_kwargs, name) in tags:  # it may be a list, which has no hash
+        token = generation_option(model, generate_kwargs, name)
+        if isinstance(token, int) and token in tags:
             return
     raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
