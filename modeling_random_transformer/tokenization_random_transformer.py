@@ -362,11 +362,13 @@ class RandomTransformerTokenizer(TokenizersBackend):
             raise RuntimeError(f"targets have no language tag. {UNTESTED_ADVICE}")
         return encoding
 
-    def encode(self, *args: Any, **options: Any) -> list[int]:
+    def encode(
+        self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, *args: Any, **options: Any
+    ) -> list[int]:
         """The token ids of a source; raises a `ValueError` if its language is not set."""
-        if self.languages and options.get("add_special_tokens", True):
+        if self.languages and add_special_tokens:
             self._check_language("src_lang", self.src_lang)
-        return super().encode(*args, **options)
+        return super().encode(text, text_pair, add_special_tokens, *args, **options)
 
     def tokenize(self, text: str, *args: Any, **options: Any) -> list[str]:
         """The tokens of a text."""

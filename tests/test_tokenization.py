@@ -519,6 +519,7 @@ def test_encode_requires_the_language_of_the_source(multilingual):
     with pytest.raises(ValueError, match="src_lang must be one of"):
         multilingual.encode("the dog")
     assert multilingual.get_lang_id("en") not in multilingual.encode("the dog", add_special_tokens=False)
+    assert multilingual.encode("the dog", None, False) == multilingual.encode("the dog", add_special_tokens=False)
 
 
 def test_an_invalid_target_does_not_change_the_tag_of_sources(multilingual):
