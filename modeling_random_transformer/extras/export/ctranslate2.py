@@ -177,7 +177,7 @@ class ParallelTranslator:
             **options: those of `translate_batch`.
         """
         results: list[Any] = [None] * len(sources)
-        for has_prefix in (True, False):
+        for has_prefix in {bool(prefix) for prefix in prefixes}:
             indices = [i for i, prefix in enumerate(prefixes) if bool(prefix) == has_prefix]
             rows = self.translate([sources[i] for i in indices], [prefixes[i] for i in indices], **options)
             for i, result in zip(indices, rows, strict=True):
@@ -188,7 +188,7 @@ class ParallelTranslator:
         self, sources: Sequence[Sequence[str]], prefixes: Sequence[Sequence[str]], **options: Any
     ) -> list[Any]:
         """The results for sources that all have a prefix, or none."""
-        longest = max(map(len, sources), default=1)
+        longest = max(map(len, sources))
         sizes = [
             SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,
             math.ceil(len(sources) / self.threads),

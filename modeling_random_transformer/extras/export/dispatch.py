@@ -22,7 +22,7 @@ from ...generation_random_transformer import modification_reason
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
-from ...snapshot_random_transformer import Snapshot, code_of, namespaces_of, plain_values
+from ...snapshot_random_transformer import code_of, namespaces_of, plain_values
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
@@ -328,7 +328,7 @@ def definition_of(model: Any) -> list[Any]:
     values = plain_values(namespaces_of(modules))
     # Saving a model replaces the dtype in its configuration by the name.
     names = [str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value for value in values]
-    snapshot = Snapshot(model)
+    snapshot = model.renewed_snapshot()
     return code_of(snapshot.values) + snapshot.code + names
 
 
