@@ -404,8 +404,7 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step that continues the tokens of this cache."""
-        states = keys_values_of(self.self_attention_cache)
-        target = BeamKVCache(states, self.beams)
+        target = BeamKVCache(keys_values_of(self.self_attention_cache), self.beams)
         source = keys_values_of(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
         return FastStep(model, target, source, mask, self.max_length)
@@ -445,8 +444,7 @@ class StaticDecodingCache(FastDecodingCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
-        states = keys_values_of(self.self_attention_cache)
-        target = StaticKVCache(states, self.beams, self.max_length)
+        target = StaticKVCache(keys_values_of(self.self_attention_cache), self.beams, self.max_length)
         source = keys_values_of(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape

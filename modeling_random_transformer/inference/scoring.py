@@ -239,6 +239,5 @@ def label_log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     targets = labels.flatten()
     losses = []
     for chunk in row_chunks(rows):
-        scores = rows[chunk].to(dtype)
-        losses.append(cross_entropy(scores, targets[chunk], reduction="none"))
+        losses.append(cross_entropy(rows[chunk].to(dtype), targets[chunk], reduction="none"))
     return 0 - torch.cat(losses).view(labels.shape)

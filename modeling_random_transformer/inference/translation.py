@@ -353,9 +353,8 @@ class Translator:
         """The options that determine the translations, with their effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = self.pipe.source_limit(self.options.max_source_tokens)
-        search = self.options.generate_kwargs
         effective = {
-            **search,
+            **self.options.generate_kwargs,
             "max_source_tokens": limit,
             "max_new_tokens": self.options.max_new_tokens,
             "seed": self.options.seed,
@@ -366,7 +365,7 @@ class Translator:
             effective["engine"] = engine.name
         if self.composition is not None:
             effective |= self.composition.effective_options()
-        if generation_option(self.pipe.model, search, "do_sample"):
+        if generation_option(self.pipe.model, effective, "do_sample"):
             effective["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
         return effective
 

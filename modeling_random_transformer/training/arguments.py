@@ -362,9 +362,9 @@ class ModelArguments:
             check_unset(self, "lora_rank", "with another vocabulary than that of model_name_or_path")
         else:
             check_unset(self, "special_tokens", "with model_name_or_path (the saved one is used)")
-        fixed = ", ".join(sorted(self.overrides.keys() - {*DROPOUTS}))
-        if fixed:
-            raise ValueError(f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {fixed}.")
+        if fixed := sorted(self.overrides.keys() - {*DROPOUTS}):
+            names = ", ".join(DROPOUTS)
+            raise ValueError(f"config_overrides must be of {names} for a saved model, got {', '.join(fixed)}.")
 
     @property
     def overrides(self) -> dict[str, Any]:

@@ -86,8 +86,7 @@ class TimeCallback(TrainerCallback, ExportableState):
 
     def resume(self, state: TrainerState) -> None:
         """Add the time in the state of a checkpoint, if it has one."""
-        saved = state.stateful_callbacks.get(type(self).__name__, self.state())
-        self.seconds = saved["attributes"]["seconds"]
+        self.seconds = state.stateful_callbacks.get("TimeCallback", self.state())["attributes"]["seconds"]
 
     @property
     def total(self) -> float:
