@@ -90,7 +90,7 @@ PICTOGRAPHS = "\u2190-\u21ff\u23e9-\u23fa\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U
 # Characters that may have a variation selector: digits (of keycaps), symbols, Chinese and Mongolian letters.
 VARIABLE = (
     "#*0-9\u00a9\u00ae\u1000-\u115e\u1161-\u180a\u1810-\u1dff\u2030-\u205e\u2070-\u20ff\u2122\u2139\u2150-\u2adb"
-    "\u2add-\u2fff\u3001-\ufdff\ufe10-\ufefe\uff00-\U000dffff"
+    "\u2add-\u2fff\u3001-\ufaff\ufb50-\ufdff\ufe10-\ufefe\uff00-\U000dffff"
 )
 AFTER_LETTER = rf"(?<=[{JOINED}])(?<=[\p{{L}}\p{{M}}])"
 BETWEEN_PICTOGRAPHS = f"(?:(?<=[{PICTOGRAPHS}])|(?<=[{PICTOGRAPHS}]\ufe0f))\u200d+[{PICTOGRAPHS}]"

@@ -169,6 +169,7 @@ EQUAL = {
     "joiners in Latin": ("g\u200ci\u200drl", "girl"),
     "letters of flags": ("girl\U000e0041\U000e0042", "girl"),
     "variation selector": ("girl\ufe0f", "girl"),
+    "variation selector of a ligature": ("\ufb01nd\ufb02\ufe0f", "findfl"),
     "filler": ("girl\u3164", "girl"),
     "no-break spaces": ("the\u00a0girl\u202f!", "the girl !"),
     "typographic spaces": ("the\u2009girl\u2003!", "the girl !"),
