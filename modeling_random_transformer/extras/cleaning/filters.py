@@ -15,7 +15,7 @@ from ...base.formats import file_format
 from ...base.languages import without_region
 from ...base.streams import check_readable
 from ...configuration_random_transformer import is_number
-from ...data.lengths import NO_LIMITS, TOO_LONG, UNEQUAL, LengthLimits
+from ...data.lengths import TOO_LONG, UNEQUAL, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
 from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
@@ -118,10 +118,11 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         ValueError: py3langid is not installed or does not know a language.
     """
     if options.copies != "off":
-        yield _copy_filter(_have_same_words if options.copies == "near" else eq)
+        are_equal = _have_same_words if options.copies == "near" else eq
+        yield lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
     limits = LengthLimits(options.max_length, options.max_length, options.max_length_ratio)
-    if limits != NO_LIMITS:
-        yield _length_filter(limits)
+    yield lambda source, target: TOO_LONG if limits.are_exceeded(len(source), len(target)) else None
+    yield lambda source, target: UNEQUAL if limits.is_unequal(len(source), len(target)) else None
     for side, names in scripts.items():
         if names and options.min_script_share:
             yield _filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
@@ -141,10 +142,6 @@ def _filter_of_side(side: str, accepts: Callable[[str], bool], reason: str) -> F
     return lambda _, target: None if accepts(target) else reason
 
 
-def _copy_filter(are_equal: Callable[[str, str], bool]) -> Filter:
-    return lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
-
-
 def _have_same_words(source: str, target: str) -> bool:
     """Whether texts have the same words, regardless of case and punctuation."""
     source = unicode_form("NFC", source.casefold())
@@ -154,17 +151,6 @@ def _have_same_words(source: str, target: str) -> bool:
     second = WORD.search(target)
     has_same_start = first is not None and second is not None and first[0] == second[0]
     return has_same_start and WORD.findall(source) == WORD.findall(target)
-
-
-def _length_filter(limits: LengthLimits) -> Filter:
-    def check(source: str, target: str) -> str | None:
-        if limits.are_exceeded(len(source), len(target)):
-            return TOO_LONG
-        if limits.is_unequal(len(source), len(target)):
-            return UNEQUAL
-        return None
-
-    return check
 
 
 def _duplicate_filter(compared: str) -> Filter:
