@@ -8,8 +8,8 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
+from typing import NamedTuple
 
 import yaml
 
@@ -43,8 +43,7 @@ SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` fil
 Vocabularies = tuple[dict[str, int], dict[str, int]]  # the ids of the source's and of the target's tokens
 
 
-@dataclass(frozen=True)
-class NpzFiles:
+class NpzFiles(NamedTuple):
     """The files next to a model.
 
     Attributes:
@@ -53,9 +52,9 @@ class NpzFiles:
         decoder: the options of the search, by their names in Marian.
     """
 
-    vocabs: PathPair | None = None
-    spm: PathPair | None = None
-    decoder: Options = field(default_factory=dict)
+    vocabs: PathPair | None
+    spm: PathPair | None
+    decoder: Options
 
 
 def find_model(path: Path) -> Path:
@@ -88,7 +87,7 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
             break
     vocabularies = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
     if vocabularies is None:
-        return NpzFiles(decoder=decoder)
+        return NpzFiles(None, None, decoder)
     suffixes = {path.suffix for path in vocabularies}
     if not suffixes <= set(VOCABULARY_SUFFIXES) or (".spm" in suffixes and len(suffixes) > 1):
         raise ValueError(

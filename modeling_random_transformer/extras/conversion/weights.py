@@ -133,7 +133,7 @@ class StateDictMapper:
         report: the conversion's report.
     """
 
-    def __init__(self, origin: str, weights: Mapping[str, Tensor]):
+    def __init__(self, origin: StrPath, weights: Mapping[str, Tensor]):
         self.origin = origin
         self.remaining = dict(weights)
         for name in weights:  # names occur in messages and reports
@@ -141,7 +141,7 @@ class StateDictMapper:
                 raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
         self.state_dict: dict[str, Tensor] = {}
         self.config_fields: dict[str, Any] = {}
-        self.report = ConversionReport(origin)
+        self.report = ConversionReport(str(origin))
         self.names: NameTable = {}
 
     def peek(self, name: str, dims: int | None = None) -> Tensor:
@@ -153,7 +153,11 @@ class StateDictMapper:
         if name not in self.remaining:
             raise self.missing_weight(name)
         weight = self.remaining[name].detach()
-        check_dense(f"{name} of {self.origin}", weight)
+        if problem := problem_of(weight):
+            raise ValueError(
+                f"{name} of {self.origin} must be a dense tensor of finite float16, bfloat16, float32, float64, "
+                f"got {problem}."
+            )
         if dims is not None and weight.dim() != dims:
             raise ValueError(f"{name} of {self.origin} must have {dims} dimensions, got {list(weight.shape)}.")
         return weight
@@ -234,12 +238,11 @@ class StateDictMapper:
                     continue
                 placeholders = match.groupdict()
                 if "number" in placeholders:
-                    index = int(placeholders["number"]) - 1
-                    placeholders["i"] = str(index)
+                    placeholders["i"] = int(placeholders["number"]) - 1
                 self.map_weight(source, target, placeholders)
                 break
 
-    def map_weight(self, source: str, target: str, placeholders: Mapping[str, str]) -> None:
+    def map_weight(self, source: str, target: str, placeholders: Mapping[str, Any]) -> None:
         """Map a source weight to the parameter with these placeholders, or to three if `qkv` is not among them."""
         weight = self.pop(source)
         if "{qkv}" not in target or "qkv" in placeholders:
@@ -349,13 +352,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", pattern)
     groups = [f"(?P<{part}>{NAME_PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
     return re.compile("".join(groups))
-
-
-def check_dense(name: str, weight: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite."""
-    problem = problem_of(weight)
-    if problem:
-        raise ValueError(f"{name} must be a dense tensor of finite float16, bfloat16, float32, float64, got {problem}.")
 
 
 def problem_of(weight: Tensor) -> str:
