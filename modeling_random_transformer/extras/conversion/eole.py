@@ -93,7 +93,7 @@ def read_config(folder: Path) -> Options:
 
 def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
-    mapper = StateDictMapper(str(folder), read_weights(folder))
+    mapper = StateDictMapper(folder, read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
     mapper.derive_options(FORMAT, options)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
@@ -155,7 +155,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     path = folder / "vocab.json"
     kind = find_segmentation(options.get("transforms"))
     models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES]
-    return join_sides(folder, kind, models, read_json(path), str(path))
+    return join_sides(folder, kind, models, read_json(path), path)
 
 
 def find_segmentation(transforms: Any) -> str | None:
@@ -166,7 +166,7 @@ def find_segmentation(transforms: Any) -> str | None:
     return None
 
 
-def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Options, origin: str) -> JoinedTokenizer:
+def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Options, origin: Path) -> JoinedTokenizer:
     """The tokenizer of two vocabularies, with the SentencePiece model or the BPE codes. Sources have no end token.
 
     Args:

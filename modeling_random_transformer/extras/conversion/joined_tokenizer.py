@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ...base.errors import format_names, format_value
+from ...base.files import StrPath
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files, unicode_error
 from ..sentencepiece.conversion import from_sentencepiece
@@ -144,7 +145,9 @@ def tokenizer_of_pieces(tokens: list[str], path: Path, **options: Any) -> Random
     return tokenizer
 
 
-def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:
+def name_tokens(
+    name: StrPath, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool
+) -> dict[str, int]:
     """The ids of tokens. Special tokens get the names in `SPECIAL_TOKENS`.
 
     Args:

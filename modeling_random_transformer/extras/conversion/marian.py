@@ -170,7 +170,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if not files:
         raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
-    weights = state_dict_in(read_checkpoint(files[0]), str(files[0]))
+    weights = state_dict_in(read_checkpoint(files[0]), files[0])
     # Old folders have the options of the search in config.json.
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
     native = CLASSES[model_type].model

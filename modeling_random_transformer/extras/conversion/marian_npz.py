@@ -60,7 +60,7 @@ def from_marian_npz(model: StrPath, *, eos_token_id: int = 0, unk_token_id: int 
     """
     path = find_model(Path(model))
     weights, options = read_npz(path)
-    return convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
+    return convert_weights(weights, options, path, eos_token_id, unk_token_id)
 
 
 def convert_marian_npz(
@@ -97,7 +97,7 @@ def convert_marian_npz(
     if vocabularies:
         eos_token_id = vocabularies[1][EOS]
         unk_token_id = vocabularies[1][UNK]
-    converted = convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
+    converted = convert_weights(weights, options, path, eos_token_id, unk_token_id)
     for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
         check_ids(file, ids.values(), len(weights[name]))
     model, report = converted
@@ -169,7 +169,9 @@ def parse_options(stored: Options) -> Options:
     return {**options, "norm_order": order}
 
 
-def convert_weights(weights: Weights, options: Options, origin: str, eos_token_id: int, unk_token_id: int) -> Converted:
+def convert_weights(
+    weights: Weights, options: Options, origin: Path, eos_token_id: int, unk_token_id: int
+) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
     mapper.derive_options(FORMAT, options)

@@ -139,9 +139,9 @@ def convert_torch_transformer(
         ValueError: see `from_torch_transformer`; or the file does not match the arguments. In this case, nothing is
             written.
     """
-    weights = state_dict_in(read_checkpoint(checkpoint), str(checkpoint), key)
+    weights = state_dict_in(read_checkpoint(checkpoint), checkpoint, key)
     kept = {name: weights[name] for name in weights if name not in ignore}
-    mapper = StateDictMapper(str(checkpoint), kept)
+    mapper = StateDictMapper(checkpoint, kept)
     matrices = [mapper.pop(name) for name in embedding]
     layer: dict[str, Tensor] = {}
     if output_layer is not None:

@@ -65,7 +65,7 @@ PLAIN_CLASSES = (
 ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
 
 
-def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[str, Tensor]:
+def state_dict_in(content: Any, origin: StrPath, key: str | None = None) -> Mapping[str, Tensor]:
     """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
 
     Raises:
@@ -113,7 +113,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         ValueError: the file is damaged or compressed too far.
     """
     arrays = {}
-    with errors_of_reading(str(path), ".npz file"):
+    with errors_of_reading(path, ".npz file"):
         check_zip(path)
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -128,7 +128,7 @@ class ExpansionError(ValueError):
 
 
 @contextmanager
-def errors_of_reading(name: str, kind: str) -> Iterator[None]:
+def errors_of_reading(name: StrPath, kind: str) -> Iterator[None]:
     """Convert errors of reading a damaged file. Their types depend on the position of the damage."""
     try:
         yield
@@ -178,10 +178,10 @@ class OptionsLoader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the options in a YAML file. Errors are those of `parse_yaml`."""
     with path.open("rb") as file:
-        return parse_yaml(file.read(MAX_YAML_BYTES + 1), str(path))
+        return parse_yaml(file.read(MAX_YAML_BYTES + 1), path)
 
 
-def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
+def parse_yaml(content: bytes, origin: StrPath) -> dict[str, Any]:
     """Parse options in YAML: names and plain values.
 
     Raises:
