@@ -9,7 +9,7 @@ from typing import Any
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath
 from .embeddings import is_equal, learn_positions, map_embeddings
-from .files import PathPair, choose_pair, list_files
+from .files import PathPair, Vocabulary, choose_pair, list_files
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
 from .options import Kind, Options, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
@@ -293,7 +293,7 @@ def fairseq_tokenizer(
     return join_vocabularies(source, target, files, model_max_length=model_max_length)
 
 
-def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
+def read_dictionary(path: Path, as_pieces: bool) -> Vocabulary:
     """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
     Args:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ...inputs_random_transformer import MAX_HYPOTHESES
 from .embeddings import check_ids, learn_positions, map_embeddings
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import Kind, Options, is_size, read_format, read_options
-from .untrusted import parse_yaml, read_arrays, read_yaml
+from .untrusted import Weights, parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
@@ -35,8 +35,6 @@ TOP = Kind("'' or 'n'", lambda value: value in ("", "d", "n", "dn", "nd"), lambd
 SEQUENCES = Kind("'sequence' for each input", lambda value: value in ([], ["sequence"], ["sequence", "sequence"]))
 DROPOUT = Kind("'d' or ''", lambda value: value in ("d", ""))
 FORMAT = read_format(__file__, operations=OPERATIONS, top=TOP, dropout=DROPOUT, sequences=SEQUENCES)
-
-Weights = Mapping[str, Tensor]
 
 
 def from_marian_npz(model: StrPath, *, eos_token_id: int = 0, unk_token_id: int = 1) -> Converted:

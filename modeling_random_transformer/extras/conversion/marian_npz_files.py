@@ -7,7 +7,7 @@ They are written for `MarianTokenizer`.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ...base.files import write_json
 from ...configuration_random_transformer import RandomTransformerConfig, is_int
 from ...tokenization_random_transformer import lines_of_files
 from ..sentencepiece.conversion import UNKNOWN, read_model
-from .files import PathPair, choose_pair, list_files
+from .files import PathPair, Vocabulary, choose_pair, list_files
 from .options import Options
 from .untrusted import read_yaml
 
@@ -40,7 +40,8 @@ ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
 LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
 SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
 
-Vocabularies = tuple[dict[str, int], dict[str, int]]  # the ids of the source's and of the target's tokens
+Entries = Iterable[tuple[str, int]]  # the tokens and ids in a file
+Vocabularies = tuple[Vocabulary, Vocabulary]  # the ids of the source's and of the target's tokens
 
 
 class NpzFiles(NamedTuple):
@@ -160,7 +161,7 @@ def read_vocabularies(files: NpzFiles) -> Vocabularies | None:
     return ids, ids if target == source else read_vocabulary(target)
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path) -> Vocabulary:
     """The ids of a vocabulary's tokens. As in Marian, the suffix of the file's name is that of its format.
 
     Raises:
@@ -178,7 +179,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
-def read_entries(path: Path) -> Iterator[tuple[str, int]]:
+def read_entries(path: Path) -> Entries:
     """The tokens and ids in a `.yml` file, one per line, or a token after "? " and its id on another line.
 
     The lines are not parsed as YAML, which takes seconds for a real vocabulary, treats U+0085 and U+2028 in a token as
@@ -223,7 +224,7 @@ def unquote(token: str, folded: bool) -> str | None:
         return None
 
 
-def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
+def read_json_entries(path: Path) -> Entries:
     """The tokens and ids in a `.json` file.
 
     Raises:
@@ -237,7 +238,7 @@ def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
     return entries
 
 
-def read_tokens(path: Path) -> Iterator[tuple[str, int]]:
+def read_tokens(path: Path) -> Entries:
     """The tokens in a text file, one per line; the first has the id 0.
 
     Raises:
@@ -249,7 +250,7 @@ def read_tokens(path: Path) -> Iterator[tuple[str, int]]:
         yield token, i
 
 
-def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
+def read_pieces(path: Path) -> Entries:
     """The pieces and ids of a SentencePiece model, with Marian's names of the special tokens.
 
     Raises:
@@ -262,7 +263,7 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
 
 
 # Suffix of a vocabulary's file → function that reads it.
-READERS: dict[str, Callable[[Path], Iterable[tuple[str, int]]]] = {
+READERS: dict[str, Callable[[Path], Entries]] = {
     ".yml": read_entries,
     ".yaml": read_entries,
     ".spm": read_pieces,

@@ -29,6 +29,8 @@ NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 MAX_RATIO, SMALL = 20, 2**24  # limit for expanded size / compressed size; small files may exceed it
 LEGACY_PICKLES = 5  # pickles before the weights in files of PyTorch before 1.6
 
+Weights = Mapping[str, Tensor]  # by their names
+
 
 class PlainObject:
     """Replaces an object of a checkpoint, whose class is not loaded. Its attributes are plain data."""
@@ -65,7 +67,7 @@ PLAIN_CLASSES = (
 ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
 
 
-def state_dict_in(content: Any, origin: StrPath, key: str | None = None) -> Mapping[str, Tensor]:
+def state_dict_in(content: Any, origin: StrPath, key: str | None = None) -> Weights:
     """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
 
     Raises:

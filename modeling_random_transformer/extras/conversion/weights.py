@@ -22,6 +22,7 @@ from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..new_folder import new_folder
 from .options import Format
+from .untrusted import Weights
 
 STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `number` its number from 1, `p` a parameter of a module,
@@ -133,7 +134,7 @@ class StateDictMapper:
         report: the conversion's report.
     """
 
-    def __init__(self, origin: StrPath, weights: Mapping[str, Tensor]):
+    def __init__(self, origin: StrPath, weights: Weights):
         self.origin = origin
         self.remaining = dict(weights)
         for name in weights:  # names occur in messages and reports
