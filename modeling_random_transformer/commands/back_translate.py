@@ -11,10 +11,11 @@ after an interruption, and `accelerate launch` distributes the work over process
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.distributed import call_on_main_process
+from ..base.flags import split_values
 from ..extras.parser import Parser
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
@@ -52,7 +53,7 @@ class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, and print the counts."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    options = {entry.name: getattr(arguments, entry.name) for entry in fields(BackTranslationOptions)}
+    options, _ = split_values(BackTranslationOptions, vars(arguments))
     search = drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
     with arguments.load(is_resumable=True) as (model, tokenizer):
         report = back_translate(

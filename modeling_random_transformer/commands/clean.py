@@ -11,9 +11,10 @@ A table on stderr counts the dropped pairs by reason, each with an example. Inpu
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.flags import split_values
 from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
@@ -99,6 +100,7 @@ def one_or_pair(**files: Path | None) -> dict[str, Path]:
 def run(program: str, argv: Sequence[str]) -> None:
     """Clean, and print the report on stderr."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
+    options, _ = split_values(CleaningOptions, vars(arguments))
     corpus = ParallelText(*arguments.inputs.values(), source_key=arguments.source_key, target_key=arguments.target_key)
     report = clean_files(
         corpus,
@@ -106,6 +108,6 @@ def run(program: str, argv: Sequence[str]) -> None:
         rejected_file=arguments.rejected,
         report_file=arguments.report,
         split=arguments.split,
-        **{option.name: getattr(arguments, option.name) for option in fields(CleaningOptions)},
+        **options,
     )
     print(report, file=sys.stderr)
