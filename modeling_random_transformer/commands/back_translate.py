@@ -11,15 +11,15 @@ after an interruption, and `accelerate launch` distributes the work over process
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.distributed import call_on_main_process
 from ..base.flags import split_values
-from ..extras.parser import Parser
+from ..extras.parser import InputFile, Parser
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
-from .command_line import InferenceArguments, ResumableArguments, check_new_outputs, existing_file
+from .command_line import InferenceArguments, ResumableArguments, check_new_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
         ValueError: an output exists.
     """
 
-    input: Path = field(metadata={"type": existing_file})
+    input: InputFile
     output_source: Path
     output_target: Path
     num_beams: int | None = None

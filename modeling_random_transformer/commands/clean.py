@@ -19,9 +19,9 @@ from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
 from ..extras.cleaning.splitting import HELD_OUT_SETS, name_of_set
-from ..extras.parser import Parser, positive_integer
+from ..extras.parser import InputFile, Parser, positive_integer
 from ..inputs_random_transformer import drop_none
-from .command_line import check_keys, check_new_outputs, existing_file
+from .command_line import check_keys, check_new_outputs
 
 
 def set_sizes(text: str) -> tuple[int, ...]:
@@ -52,9 +52,9 @@ class Arguments(CleaningOptions):
         ValueError: arguments contradict each other.
     """
 
-    source_file: Path | None = field(default=None, metadata={"type": existing_file})
-    target_file: Path | None = field(default=None, metadata={"type": existing_file})
-    train_file: Path | None = field(default=None, metadata={"type": existing_file})
+    source_file: InputFile | None = None
+    target_file: InputFile | None = None
+    train_file: InputFile | None = None
     source_key: str = "source"
     target_key: str = "target"
     output_source: Path | None = None

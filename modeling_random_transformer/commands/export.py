@@ -22,8 +22,8 @@ from pathlib import Path
 from ..base import DTYPES
 from ..extras.export import WEIGHT_DTYPES
 from ..extras.export.saved import export_saved_model
-from ..extras.parser import Parser
-from .command_line import existing_file, model_folder, print_error
+from ..extras.parser import InputFile, Parser
+from .command_line import model_folder, print_error
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Arguments:
     npm_cache: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
     source_lang: str | None = None
     target_lang: str | None = None
-    shortlist_source: Path | None = field(default=None, metadata={"type": existing_file})
-    shortlist_target: Path | None = field(default=None, metadata={"type": existing_file})
-    sentence_splitter: Path | None = field(default=None, metadata={"type": existing_file})
-    check: Path | None = field(default=None, metadata={"type": existing_file})
+    shortlist_source: InputFile | None = None
+    shortlist_target: InputFile | None = None
+    sentence_splitter: InputFile | None = None
+    check: InputFile | None = None
 
     def __post_init__(self) -> None:
         if (self.shortlist_source is None) != (self.shortlist_target is None):

@@ -18,10 +18,10 @@ import torch
 from ..base import DTYPES
 from ..base.flags import from_values
 from ..data.readers import read_texts
-from ..extras.parser import Parser
+from ..extras.parser import InputFile, Parser
 from ..extras.serving import Settings, create_app, load_directions, serve
 from ..inference.translation import TranslationOptions
-from .command_line import EngineArguments, existing_file
+from .command_line import EngineArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Arguments(EngineArguments):
     max_characters: int = Settings.max_characters
     max_texts: int = Settings.max_texts
     max_waiting: int = Settings.max_waiting
-    api_keys: Path | None = field(default=None, metadata={"type": existing_file})
+    api_keys: InputFile | None = None
     access_log: bool = False
     cors_origins: Sequence[str] = field(default=(), metadata={"metavar": "ORIGIN"})
     dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
