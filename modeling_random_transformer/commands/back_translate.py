@@ -10,13 +10,12 @@ after an interruption, and `accelerate launch` distributes the work over process
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.distributed import call_on_main_process
 from ..base.flags import split_values
-from ..extras.parser import InputFile, Parser
+from ..extras.parser import InputFile
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
 from .command_line import InferenceArguments, ResumableArguments, check_new_outputs
@@ -50,9 +49,8 @@ class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
         check_new_outputs(self.overwrite, output_source=self.output_source, output_target=self.output_target)
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model, translate, and print the counts."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     options, _ = split_values(BackTranslationOptions, vars(arguments))
     search = drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
     with arguments.load(is_resumable=True) as (model, tokenizer):

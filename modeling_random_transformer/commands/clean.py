@@ -19,7 +19,7 @@ from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
 from ..extras.cleaning.splitting import HELD_OUT_SETS, name_of_set
-from ..extras.parser import InputFile, Parser, positive_integer
+from ..extras.parser import InputFile, positive_integer
 from ..inputs_random_transformer import drop_none
 from .command_line import check_keys, check_new_outputs
 
@@ -97,9 +97,8 @@ def one_or_pair(**files: Path | None) -> dict[str, Path]:
     return paths
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Clean, and print the report on stderr."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     options, _ = split_values(CleaningOptions, vars(arguments))
     corpus = ParallelText(*arguments.inputs.values(), source_key=arguments.source_key, target_key=arguments.target_key)
     report = clean_files(

@@ -8,11 +8,10 @@
 tokenized.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..extras.evaluation import VARIANTS, evaluate_file
-from ..extras.parser import InputFile, Parser
+from ..extras.parser import InputFile
 from .command_line import STANDARD_PATH, check_one_stream
 
 
@@ -41,9 +40,8 @@ class Arguments:
             raise ValueError(f"--tokenize must be unset with --target_lang, which selects it, got {self.tokenize!r}.")
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Print one line per metric: name, score and signature."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     scores = evaluate_file(
         arguments.input, arguments.target_file, arguments.variant, arguments.target_lang, arguments.tokenize
     )

@@ -18,7 +18,7 @@ import torch
 from ..base import DTYPES
 from ..base.flags import from_values
 from ..data.readers import read_texts
-from ..extras.parser import InputFile, Parser
+from ..extras.parser import InputFile
 from ..extras.serving import Settings, create_app, load_directions, serve
 from ..inference.translation import TranslationOptions
 from .command_line import EngineArguments
@@ -59,9 +59,8 @@ class Arguments(EngineArguments):
     dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the models and serve them."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     keys = () if arguments.api_keys is None else read_keys(arguments.api_keys)
     settings = from_values(Settings, vars(arguments) | {"api_keys": keys})
     device = arguments.device or str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
