@@ -19,7 +19,7 @@ from ...data.sources import SIDES, Corpus, InvalidLine, Line, Pair, ParallelLine
 from ...data.validation import ValidationReport
 from ...data.words import scripts_of
 from ...inputs_random_transformer import drop_none
-from .filters import CleaningOptions, filters_of
+from .filters import CleaningOptions, Scripts, filters_of
 from .normalization import normalized
 from .splitting import HELD_OUT_SETS, SHARES_HELD_OUT_TEXT, Split, name_of_set
 from .traits import traits
@@ -30,6 +30,7 @@ SAMPLE_PAIRS = 10_000  # the scripts are determined from this many pairs
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 INSPECTED_PAIRS = 100_000  # the most pairs whose traits are counted
 
+Pairs = Corpus | Iterable[Pair]
 OnRejected = Callable[[Line, str], Any]  # called with a dropped line and the reason
 
 
@@ -47,7 +48,7 @@ class CleaningReport(ValidationReport):
     """
 
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    scripts: dict[str, list[str]] = field(default_factory=dict)
+    scripts: Scripts = field(default_factory=dict)
     sets: dict[str, int] = field(default_factory=dict)
     normalized: dict[str, int] = field(default_factory=dict)
     inspected: int = 0
@@ -106,7 +107,7 @@ class CleaningReport(ValidationReport):
 
 
 def clean_pairs(
-    pairs: Corpus | Iterable[tuple[str, str]],
+    pairs: Pairs,
     *,
     report: CleaningReport | None = None,
     on_rejected: OnRejected = lambda *_: None,
@@ -137,7 +138,7 @@ def clean_pairs(
 
 
 def _cleaned(
-    pairs: Corpus | Iterable[tuple[str, str]],
+    pairs: Pairs,
     options: CleaningOptions,
     report: CleaningReport,
     on_rejected: OnRejected = lambda *_: None,
@@ -157,9 +158,7 @@ def _cleaned(
             yield line
 
 
-def _as_written(
-    pairs: Corpus | Iterable[tuple[str, str]], options: CleaningOptions, report: CleaningReport
-) -> Iterator[Line]:
+def _as_written(pairs: Pairs, options: CleaningOptions, report: CleaningReport) -> Iterator[Line]:
     """The lines with their texts as they are written."""
     if isinstance(pairs, Corpus):
         lines = pairs.lines()
@@ -180,9 +179,7 @@ def _checked(pair: Any, number: int) -> Pair:
     return pair
 
 
-def _filtered(
-    lines: Iterable[Line], options: CleaningOptions, scripts: dict[str, list[str]]
-) -> Iterator[tuple[Line, str | None]]:
+def _filtered(lines: Iterable[Line], options: CleaningOptions, scripts: Scripts) -> Iterator[tuple[Line, str | None]]:
     """The lines, and the reason to drop each."""
     filters = [*filters_of(options, scripts)]
     for line in lines:
@@ -192,7 +189,7 @@ def _filtered(
         yield line, reason
 
 
-def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[str]]:
+def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> Scripts:
     """The scripts of both sides, from the options or from the first remaining pairs of the lines.
 
     The scripts determine which pairs remain. Scripts that are rare in the remaining pairs are removed until there are

@@ -1,6 +1,6 @@
 """The filters of cleaning, and their options: copies, lengths, Unicode scripts, languages and duplicates."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import eq
@@ -36,6 +36,8 @@ DUPLICATES = ("pair", "source", "target", "off")
 MIN_LANGUAGE_PROBABILITY = 0.8
 
 Filter = Callable[[str, str], str | None]  # the reason to drop a source and a target
+Accepts = Callable[[str], bool]  # whether a text is kept
+Scripts = dict[str, list[str]]  # the accepted scripts of the sides "source" and "target"; empty for all scripts
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,12 @@ class CleaningOptions:
         return frozenset(words_digest(text) for path in self.exclude or () for text in excluded_texts(path))
 
 
-def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
+def filters_of(options: CleaningOptions, scripts: Scripts) -> Iterator[Filter]:
     """The filters in their order, each a function of source and target that returns the reason to drop a pair.
 
     Args:
         options: the options.
-        scripts: the scripts of the sides `"source"` and `"target"`; empty to accept every script.
+        scripts: the accepted scripts.
 
     Raises:
         ValueError: py3langid is not installed or does not know a language.
@@ -135,7 +137,7 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         yield _duplicate_filter(options.duplicates)
 
 
-def _filter_of_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
+def _filter_of_side(side: str, accepts: Accepts, reason: str) -> Filter:
     reason = reason.format(side=side)
     if side == "source":
         return lambda source, _: None if accepts(source) else reason
@@ -183,7 +185,7 @@ def excluded_texts(path: str) -> Iterator[str]:
         yield from texts
 
 
-def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
+def script_filter(scripts: Sequence[str], min_share: float) -> Accepts:
     """A function that accepts texts with at least a share of their letters in these scripts, or without letters.
 
     Args:
@@ -204,7 +206,7 @@ def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], b
     return accepts
 
 
-def language_filter(language: str, argument: str) -> Callable[[str], bool]:
+def language_filter(language: str, argument: str) -> Accepts:
     """A function that accepts texts unless py3langid identifies them as another language.
 
     py3langid (BSD license, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte
