@@ -180,15 +180,11 @@ def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Op
         ValueError: a file is missing or damaged, the two languages have different SentencePiece models, or the decoder
             does not start from `<s>`.
     """
-    specials = stored.get("specials", {})
-    for name, value, kind_of_value in (
-        ("src", stored.get("src"), list),
-        ("tgt", stored.get("tgt"), list),
-        ("specials", specials, dict),
-    ):
-        if not isinstance(value, kind_of_value):
-            raise invalid(f"{name} of {origin}", f"a {kind_of_value.__name__}", value)
-    special_tokens = {name: str(specials.get(name, token)) for name, token in SPECIAL.items()}
+    stored = {"specials": {}, **stored}
+    for name, kind_of_value in {"src": list, "tgt": list, "specials": dict}.items():
+        if not isinstance(stored.get(name), kind_of_value):
+            raise invalid(f"{name} of {origin}", f"a {kind_of_value.__name__}", stored.get(name))
+    special_tokens = {name: str(stored["specials"].get(name, token)) for name, token in SPECIAL.items()}
     start = special_tokens["bos_token"]
     if stored.get("decoder_start_token", start) != start:
         raise invalid("decoder_start_token", format_value(start), stored["decoder_start_token"])

@@ -25,7 +25,6 @@ from .untrusted import read_yaml
 MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
-VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
 MARIAN_FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
@@ -90,9 +89,9 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     if vocabularies is None:
         return NpzFiles(None, None, decoder)
     suffixes = {path.suffix for path in vocabularies}
-    if not suffixes <= set(VOCABULARY_SUFFIXES) or (".spm" in suffixes and len(suffixes) > 1):
+    if not suffixes <= READERS.keys() or (".spm" in suffixes and len(suffixes) > 1):
         raise ValueError(
-            f"vocabs must be files of one kind, {', '.join(VOCABULARY_SUFFIXES)}, and not one .spm file, "
+            f"vocabs must be files of one kind, {', '.join(READERS)}, and not one .spm file, "
             f"got {vocabularies[0].name} and {vocabularies[1].name}."
         )
     models = as_pair("spm", spm)
