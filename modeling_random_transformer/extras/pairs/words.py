@@ -15,6 +15,7 @@ from ...inputs_random_transformer import Ids, encode_texts
 NON_SPACES = re.compile(r"\S+")
 
 Span = tuple[int, int]  # the indices of the first character and after the last one
+SpansOf = Callable[[str], Sequence[Span]]  # the spans of the units of a text
 TokenWords = Sequence[int | None]  # the index of the word of each token; `None` for special tokens
 
 
@@ -46,7 +47,7 @@ def words_of_tokens(
     side: str,
     texts: Sequence[str],
     tokens: Sequence[Ids],
-    spans_of: Callable[[str], Sequence[Span]] = word_spans,
+    spans_of: SpansOf = word_spans,
 ) -> list[TokenWords]:
     """The index of the word of each token; `None` for special tokens.
 
@@ -64,7 +65,7 @@ def words_of_tokens(
         special = set(tokenizer.all_special_tokens)
         for text, ids in zip(texts, tokens, strict=True):
             words = words_by_marks(tokenizer.convert_ids_to_tokens(ids), special)
-            rows.append(words if spans_of is word_spans else first_units(words, text, spans_of))
+            rows.append(first_units(words, text, spans_of))
         return rows
     inputs: dict[str, Any] = {side: list(texts), **pair_model.languages.arguments}
     encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
@@ -73,7 +74,7 @@ def words_of_tokens(
     return rows
 
 
-def first_units(words: TokenWords, text: str, spans_of: Callable[[str], Sequence[Span]]) -> TokenWords:
+def first_units(words: TokenWords, text: str, spans_of: SpansOf) -> TokenWords:
     """The index of the first unit of each word."""
     starts = [start for start, _ in spans_of(text)]
     units = [bisect_left(starts, start) for start, _ in word_spans(text)]
