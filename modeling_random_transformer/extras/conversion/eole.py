@@ -118,7 +118,6 @@ def finish(
         for name, is_optional in zip(others, optional, strict=True)
     )
     map_embeddings(mapper, source, target, output, bias, joined=joined)
-    mapper.report.save_tokenizer = joined.save
     return mapper.finish(), mapper.report
 
 

@@ -175,8 +175,6 @@ def convert_weights(content: Options, options: Options, origin: StrPath, joined:
     # fairseq's search generates neither padding nor an end token at the first step.
     model.generation_config.suppress_tokens = [PAD]
     model.generation_config.min_new_tokens = 1
-    if joined:
-        mapper.report.save_tokenizer = joined.save
     mapper.report.notes.append("As in fairseq, generate() never returns <pad>, nor </s> as the first token.")
     return model, mapper.report
 

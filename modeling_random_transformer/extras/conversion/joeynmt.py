@@ -111,7 +111,6 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     if options.get("testing.generate_unk") is False:
         model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
-    mapper.report.save_tokenizer = joined.save
     return model, mapper.report
 
 
