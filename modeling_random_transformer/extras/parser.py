@@ -166,13 +166,13 @@ class Parser(HfArgumentParser):
         return {name: without_mark(value) for name, value in vars(namespace).items()}
 
     def parse(self, argv: Iterable[str]) -> Any:
-        """An object of each dataclass, as a tuple unless there is only one dataclass.
+        """An object of the only dataclass.
 
         Raises:
             ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
         """
-        objects = all_from_values(self.classes, self.values(argv))
-        return objects[0] if len(objects) == 1 else objects
+        [cls] = self.classes
+        return from_values(cls, self.values(argv))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse arguments; argparse calls this method in all cases. Unknown flags are reported before other errors."""
