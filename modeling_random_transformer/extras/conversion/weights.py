@@ -88,16 +88,11 @@ class ConversionReport:
     def __str__(self) -> str:
         """One line for each weight, field and note."""
         lines = [f"{self.origin}: {len(self.mapped)} weights"]
-        for source, target, shape, how in self.mapped:
-            lines.append(f"  {source} -> {target} {list(shape)} ({how})")
-        for name, reason in self.defaults.items():
-            lines.append(f"  default -> {name} ({reason})")
-        for name, reason in self.unused.items():
-            lines.append(f"  {name} -> unused ({reason})")
-        for name, (value, source) in self.config.items():
-            lines.append(f"  config.{name} = {value!r} ({source})")
-        for note in self.notes:
-            lines.append(f"  note: {note}")
+        lines += [f"  {source} -> {target} {list(shape)} ({how})" for source, target, shape, how in self.mapped]
+        lines += [f"  default -> {name} ({reason})" for name, reason in self.defaults.items()]
+        lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
+        lines += [f"  config.{name} = {value!r} ({source})" for name, (value, source) in self.config.items()]
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
