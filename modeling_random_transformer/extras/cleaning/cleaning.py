@@ -264,9 +264,9 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     settings = CleaningOptions(**options)
-    both_or_sides = [path for path in (output, output_target) if path is not None]
-    lines_of = _line_format(both_or_sides)
-    sets = _files_by_set(both_or_sides, split)
+    pair_files = [path for path in (output, output_target) if path is not None]
+    lines_of = _line_format(pair_files)
+    sets = _files_by_set(pair_files, split)
     outputs = [("output", path) for paths in sets.values() for path in paths]
     outputs += drop_none(rejected_file=rejected_file, report_file=report_file).items()
     _check_outputs(corpus, outputs, settings.exclude or ())
