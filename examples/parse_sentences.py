@@ -21,7 +21,7 @@ from typing import Any
 from nltk import Tree
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer
 
-from modeling_random_transformer.commands.command_line import existing_file
+from modeling_random_transformer.extras.parser import existing_file
 from modeling_random_transformer.training.arguments import parse_overrides
 from tutorials.parsing_model import encode_trees, parse, train_tokenizer
 from tutorials.parsing_trees import BracketScores, bracket_scores, normalize, one_line, read_trees, words_of

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from modeling_random_transformer.base.progress import progress_bar
-from modeling_random_transformer.commands.command_line import existing_file
 from modeling_random_transformer.extras.evaluation import moses_tokenizer
+from modeling_random_transformer.extras.parser import existing_file
 from modeling_random_transformer.inference import encode_lines, read_lines
 from tutorials.scripts import exit_status, script_parser
 

@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from modeling_random_transformer.commands.command_line import existing_file, model_folder
+from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.data import ParallelLine, ParallelText
+from modeling_random_transformer.extras.parser import existing_file
 from modeling_random_transformer.inference.loading import load_translator
 from tutorials.pruning import measure_pruning, show_pruning
 from tutorials.scripts import exit_status, script_parser

@@ -1,4 +1,8 @@
-"""The command `random-transformer VERB …`: imports the module of the verb, calls its `run`, and returns a status."""
+"""The command `random-transformer VERB …`: imports the module of the verb, calls its `run`, and returns a status.
+
+A module has a dataclass `Arguments`, and `run` has an object of this class as its argument. In a module without the
+class, `run` parses the flags itself, and its arguments are the name of the program and the flags.
+"""
 
 import importlib
 import io
@@ -12,6 +16,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from . import _exit_when_interrupted
 from .base.errors import first_line
 from .commands.command_line import INTERRUPTED, discard_stdout, print_error, raise_on_sigterm
+from .extras.parser import Parser
 
 PROGRAM = "random-transformer"
 RESUMED = ("train", "distill")  # verbs whose work always resumes; for others, see `InferenceArguments.load`
@@ -62,7 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     program = f"{PROGRAM} {verb}"
     hint = INTERRUPTED if verb in RESUMED else ""
-    return run_command(lambda: load_verb(verb).run(program, arguments), program, hint)
+    return run_command(lambda: run_verb(verb, program, arguments), program, hint)
+
+
+def run_verb(verb: str, program: str, argv: Sequence[str]) -> int | None:
+    """Parse the flags of a verb and run it; returns a status, if it has one of its own."""
+    module = load_verb(verb)
+    if hasattr(module, "Arguments"):
+        return module.run(Parser(program, module.__doc__, [module.Arguments]).parse(argv))
+    return module.run(program, argv)
 
 
 def load_verb(verb: str) -> Any:

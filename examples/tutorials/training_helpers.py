@@ -27,8 +27,8 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.base.errors import reraise_as_value_error
-from modeling_random_transformer.commands.command_line import existing_file, model_folder, random_seed
-from modeling_random_transformer.extras.parser import positive_integer
+from modeling_random_transformer.commands.command_line import model_folder, random_seed
+from modeling_random_transformer.extras.parser import existing_file, positive_integer
 
 from .report import console
 from .scripts import script_parser

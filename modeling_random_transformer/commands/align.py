@@ -9,13 +9,10 @@ the words beyond the limit have no links. With --output and files, the same comm
 `accelerate launch` distributes the pairs over processes.
 """
 
-from collections.abc import Sequence
-
 from ..extras.pairs.alignments import Aligner, links_line
-from ..extras.parser import Parser
-from .corpus_arguments import PairArguments
+from .corpus_arguments import PairArguments as Arguments
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model and align."""
-    Parser(program, __doc__, [PairArguments]).parse(argv).write_lines(Aligner, links_line, {})
+    arguments.write_lines(Aligner, links_line, {})

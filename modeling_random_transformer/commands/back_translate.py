@@ -10,15 +10,15 @@ after an interruption, and `accelerate launch` distributes the work over process
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.distributed import call_on_main_process
-from ..extras.parser import Parser
+from ..base.flags import split_values
+from ..extras.parser import InputFile
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
-from .command_line import InferenceArguments, ResumableArguments, check_new_outputs, existing_file
+from .command_line import InferenceArguments, ResumableArguments, check_new_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
         ValueError: an output exists.
     """
 
-    input: Path = field(metadata={"type": existing_file})
+    input: InputFile
     output_source: Path
     output_target: Path
     num_beams: int | None = None
@@ -49,10 +49,9 @@ class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
         check_new_outputs(self.overwrite, output_source=self.output_source, output_target=self.output_target)
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model, translate, and print the counts."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    options = {entry.name: getattr(arguments, entry.name) for entry in fields(BackTranslationOptions)}
+    options, _ = split_values(BackTranslationOptions, vars(arguments))
     search = drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
     with arguments.load(is_resumable=True) as (model, tokenizer):
         report = back_translate(

@@ -8,13 +8,11 @@ languages, it writes a file for the direction, such as confidence.en.de.json. `t
 Do not calibrate on a test set whose confidence you report.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.streams import check_output
 from ..data.validation import read_valid
-from ..extras.parser import Parser
 from ..inference.confidence import calibration_file
 from ..inputs_random_transformer import name_lines_in_errors, renumber_errors
 from .corpus_arguments import CorpusArguments
@@ -44,9 +42,8 @@ class Arguments(CorpusArguments):
             raise ValueError(f"--model must be without {path.name} unless --overwrite is given, got {self.model[0]}.")
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model, translate, fit, and write the file."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     corpus = arguments.corpus()
     lines = read_valid(corpus)
     pairs = [(line.source, line.target) for line in lines]

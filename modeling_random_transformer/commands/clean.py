@@ -11,16 +11,17 @@ A table on stderr counts the dropped pairs by reason, each with an example. Inpu
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.flags import split_values
 from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
 from ..extras.cleaning.splitting import HELD_OUT_SETS, name_of_set
-from ..extras.parser import Parser, positive_integer
+from ..extras.parser import InputFile, positive_integer
 from ..inputs_random_transformer import drop_none
-from .command_line import check_keys, check_new_outputs, existing_file
+from .command_line import check_keys, check_new_outputs
 
 
 def set_sizes(text: str) -> tuple[int, ...]:
@@ -51,9 +52,9 @@ class Arguments(CleaningOptions):
         ValueError: arguments contradict each other.
     """
 
-    source_file: Path | None = field(default=None, metadata={"type": existing_file})
-    target_file: Path | None = field(default=None, metadata={"type": existing_file})
-    train_file: Path | None = field(default=None, metadata={"type": existing_file})
+    source_file: InputFile | None = None
+    target_file: InputFile | None = None
+    train_file: InputFile | None = None
     source_key: str = "source"
     target_key: str = "target"
     output_source: Path | None = None
@@ -96,9 +97,9 @@ def one_or_pair(**files: Path | None) -> dict[str, Path]:
     return paths
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Clean, and print the report on stderr."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
+    options, _ = split_values(CleaningOptions, vars(arguments))
     corpus = ParallelText(*arguments.inputs.values(), source_key=arguments.source_key, target_key=arguments.target_key)
     report = clean_files(
         corpus,
@@ -106,6 +107,6 @@ def run(program: str, argv: Sequence[str]) -> None:
         rejected_file=arguments.rejected,
         report_file=arguments.report,
         split=arguments.split,
-        **{option.name: getattr(arguments, option.name) for option in fields(CleaningOptions)},
+        **options,
     )
     print(report, file=sys.stderr)

@@ -23,9 +23,10 @@ from ..base.errors import printable
 from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
 from ..base.flags import MAX_SEED
 from ..base.saved_files import check_not_exported
-from ..base.streams import STANDARD_STREAM, is_readable, is_standard_stream, is_stream
+from ..base.streams import STANDARD_STREAM, is_standard_stream, is_stream
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.readers import Columns
+from ..extras.parser import InputFile
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
 # Processes and errors
@@ -134,14 +135,7 @@ def discard_stdout() -> None:
 
 # Arguments
 
-STANDARD_PATH = Path(STANDARD_STREAM)
-
-
-def existing_file(text: str) -> Path:
-    """Argument type: an existing file, which may be a pipe, or `-`."""
-    if not is_readable(text):
-        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
-    return Path(text)
+STANDARD_PATH = InputFile(Path(STANDARD_STREAM))
 
 
 def model_folder(text: str) -> Path:
@@ -285,7 +279,7 @@ class EngineArguments(DeviceArguments):
     engine: str | None = field(default=None, metadata={"choices": tuple(ENGINES)})
     engine_dtype: str | None = field(default=None, metadata={"choices": DTYPES})
     engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
-    engine_shortlist: Path | None = field(default=None, metadata={"type": existing_file})
+    engine_shortlist: InputFile | None = None
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.device not in (None, "cpu"):

@@ -1,7 +1,7 @@
 """Arguments of the commands that pass parallel text through a model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from ..base.files import encode_lines
 from ..base.streams import check_output, is_stream
 from ..data.sources import ParallelText
 from ..extras.pairs.scoring_files import PairWork
+from ..extras.parser import InputFile
 from ..inference.scoring import PairModel
 from ..inference.translation_files import write_in_parts
 from .command_line import (
@@ -17,7 +18,6 @@ from .command_line import (
     ResumableArguments,
     check_keys,
     check_new_outputs,
-    existing_file,
     write_output,
 )
 
@@ -37,8 +37,8 @@ class CorpusArguments(InferenceArguments):
         ValueError: a key has no effect.
     """
 
-    source_file: Path = field(default=STANDARD_PATH, metadata={"type": existing_file})
-    target_file: Path | None = field(default=None, metadata={"type": existing_file})
+    source_file: InputFile = STANDARD_PATH
+    target_file: InputFile | None = None
     source_key: str = "source"
     target_key: str = "target"
 

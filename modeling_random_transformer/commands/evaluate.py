@@ -8,13 +8,11 @@
 tokenized.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ..extras.evaluation import VARIANTS, evaluate_file
-from ..extras.parser import Parser
-from .command_line import STANDARD_PATH, check_one_stream, existing_file
+from ..extras.parser import InputFile
+from .command_line import STANDARD_PATH, check_one_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +27,8 @@ class Arguments:
         tokenize: sacrebleu's tokenizer (default: that of --target_lang, or 13a)
     """
 
-    input: Path = field(default=STANDARD_PATH, metadata={"type": existing_file})
-    target_file: list[Path] = field(metadata={"nargs": "+", "type": existing_file})
+    input: InputFile = STANDARD_PATH
+    target_file: list[InputFile]
     variant: str = field(default="cased", metadata={"choices": tuple(VARIANTS)})
     target_lang: str | None = None
     tokenize: str | None = None
@@ -42,9 +40,8 @@ class Arguments:
             raise ValueError(f"--tokenize must be unset with --target_lang, which selects it, got {self.tokenize!r}.")
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Print one line per metric: name, score and signature."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     scores = evaluate_file(
         arguments.input, arguments.target_file, arguments.variant, arguments.target_lang, arguments.tokenize
     )

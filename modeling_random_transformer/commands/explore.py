@@ -10,7 +10,6 @@ stream, and the position encodings.
 Exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument is invalid.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import transformers
 
 from ..base.streams import check_output
 from ..extras.inspection.explorer import explore, render
-from ..extras.parser import Parser
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
 from .command_line import check_new_outputs, model_folder, write_page
@@ -57,9 +55,8 @@ class Arguments:
         check_new_outputs(self.overwrite or self.output == OUTPUT, output=self.output)
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Write the page, and print its size."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     transformers.logging.set_verbosity_error()  # warns about translations above max_position_embeddings
     model, tokenizer = load_models([arguments.model], "float32", argument="FOLDER")
     data = explore(

@@ -15,15 +15,14 @@ the translations must be identical in float32, otherwise 50%, and any number wit
 output is kept. After other errors, no output is written.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import DTYPES
 from ..extras.export import WEIGHT_DTYPES
 from ..extras.export.saved import export_saved_model
-from ..extras.parser import Parser
-from .command_line import existing_file, model_folder, print_error
+from ..extras.parser import InputFile
+from .command_line import model_folder, print_error
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,10 @@ class Arguments:
     npm_cache: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
     source_lang: str | None = None
     target_lang: str | None = None
-    shortlist_source: Path | None = field(default=None, metadata={"type": existing_file})
-    shortlist_target: Path | None = field(default=None, metadata={"type": existing_file})
-    sentence_splitter: Path | None = field(default=None, metadata={"type": existing_file})
-    check: Path | None = field(default=None, metadata={"type": existing_file})
+    shortlist_source: InputFile | None = None
+    shortlist_target: InputFile | None = None
+    sentence_splitter: InputFile | None = None
+    check: InputFile | None = None
 
     def __post_init__(self) -> None:
         if (self.shortlist_source is None) != (self.shortlist_target is None):
@@ -74,7 +73,7 @@ class Arguments:
             )
 
 
-def run(program: str, argv: Sequence[str]) -> int:
+def run(arguments: Arguments) -> int:
     """Export the model, then print the folder's size and the comparisons.
 
     Returns:
@@ -84,7 +83,6 @@ def run(program: str, argv: Sequence[str]) -> int:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
         FloatingPointError: the model's weights are not finite.
     """
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     options = dict(vars(arguments))
     folder = options.pop("model")
     shortlist_files = options.pop("shortlist_source"), options.pop("shortlist_target")
@@ -95,7 +93,7 @@ def run(program: str, argv: Sequence[str]) -> int:
     if report.identical >= report.least_identical:
         return 0
     print_error(
-        program,
+        "random-transformer export",
         f"at least {report.least_identical:.0%} of the translations must be identical in {report.dtype}, "
         f"got {report.identical:.1%}.",
     )

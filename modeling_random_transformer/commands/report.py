@@ -7,15 +7,14 @@ The report has scores by length and word frequency, suspicious and bad translati
 highest loss.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.sources import ParallelText
 from ..extras.inspection.report import make_report, read_history
-from ..extras.parser import Parser
+from ..extras.parser import InputFile
 from ..inputs_random_transformer import CHUNK_SIZE
-from .command_line import existing_file, write_page
+from .command_line import write_page
 from .corpus_arguments import CorpusOutputArguments
 
 
@@ -38,8 +37,8 @@ class Arguments(CorpusOutputArguments):
 
     output: Path
     chunk_size: int = CHUNK_SIZE
-    train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
-    train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
+    train_source_file: InputFile | None = None
+    train_target_file: InputFile | None = None
     robustness: bool = False
 
     def __post_init__(self) -> None:
@@ -71,9 +70,8 @@ class Arguments(CorpusOutputArguments):
         return corpus
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model, translate, write the report, and print its size."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     [folder] = arguments.model
     test = arguments.corpus()
     training = arguments.training_corpus()

@@ -10,11 +10,9 @@ number of these tokens, including the end token. The line of a pair with a blank
 the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..extras.pairs.scoring_files import score_line
-from ..extras.parser import Parser
 from ..inference.scoring import Scorer
 from ..inference.translation_files import OUTPUT_FORMATS
 from .corpus_arguments import PairArguments
@@ -33,8 +31,7 @@ class Arguments(PairArguments):
     token_scores: bool = False
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model and score."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     line_options = {"output_format": arguments.output_format}
     arguments.write_lines(Scorer, score_line, line_options, token_scores=arguments.token_scores)

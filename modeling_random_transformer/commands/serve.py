@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 
 from ..base import DTYPES
+from ..base.flags import from_values
 from ..data.readers import read_texts
-from ..extras.parser import Parser
+from ..extras.parser import InputFile
 from ..extras.serving import Settings, create_app, load_directions, serve
 from ..inference.translation import TranslationOptions
-from .command_line import EngineArguments, existing_file
+from .command_line import EngineArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +53,16 @@ class Arguments(EngineArguments):
     max_characters: int = Settings.max_characters
     max_texts: int = Settings.max_texts
     max_waiting: int = Settings.max_waiting
-    api_keys: Path | None = field(default=None, metadata={"type": existing_file})
+    api_keys: InputFile | None = None
     access_log: bool = False
-    cors_origins: list[str] | None = field(default=None, metadata={"metavar": "ORIGIN"})
+    cors_origins: Sequence[str] = field(default=(), metadata={"metavar": "ORIGIN"})
     dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the models and serve them."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    limits = {name: getattr(arguments, name) for name in ("max_characters", "max_texts", "max_waiting")}
     keys = () if arguments.api_keys is None else read_keys(arguments.api_keys)
-    settings = Settings(**limits, api_keys=keys, cors_origins=arguments.cors_origins or ())
+    settings = from_values(Settings, vars(arguments) | {"api_keys": keys})
     device = arguments.device or str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     options = {
         "split_sentences": not arguments.no_split_sentences,

@@ -102,7 +102,7 @@ def hide_warnings_of_libraries() -> None:
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
 
-def run_stages(program: str, path: Path, recipe: Mapping[str, Any], flags: Sequence[str]) -> None:
+def run_stages(program: str, path: Path, recipe: dict[str, Any], flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or an estimate of each."""
     from ..extras.recipes import RecipeArguments, RecipePlan, RecipeRun, table  # flags do not need it
 
@@ -160,7 +160,7 @@ def split_recipe(argv: Sequence[str]) -> tuple[Path | None, dict[str, Any], Sequ
     return path, read_recipe(path), argv[1:]
 
 
-def with_recipe(recipe: Mapping[str, Any], parser: Parser, flags: Sequence[str]) -> tuple[Any, ...]:
+def with_recipe(recipe: dict[str, Any], parser: Parser, flags: Sequence[str]) -> tuple[Any, ...]:
     """An object of each class of the parser, from flags and the arguments of a recipe that they do not override."""
     values = parser.values(flags)
     if not recipe:

@@ -21,7 +21,7 @@ after an interruption, and `accelerate launch` distributes the file over process
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +37,7 @@ from ..base.files import encode_lines
 from ..base.formats import check_plain_text
 from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
-from ..extras.parser import Parser
+from ..extras.parser import InputFile
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import OUTPUT_FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
@@ -49,7 +49,6 @@ from .command_line import (
     ResumableArguments,
     check_new_outputs,
     check_one_stream,
-    existing_file,
     random_seed,
     write_output,
 )
@@ -96,10 +95,10 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     """
 
     sentences: list[str] = field(default_factory=list, metadata={"positional": True})
-    input: Path = field(default=STANDARD_PATH, metadata={"type": existing_file})
+    input: InputFile = STANDARD_PATH
     output: Path = STANDARD_PATH
     output_format: str = field(default="text", metadata={"choices": OUTPUT_FORMATS})
-    prefix_file: Path | None = field(default=None, metadata={"type": existing_file})
+    prefix_file: InputFile | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
     n_best: int | None = None
@@ -110,7 +109,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     max_source_tokens: int | None = None
     format: str = field(default="text", metadata={"choices": ("text", "html", "srt", "po", "xliff")})
     split_sentences: bool = False
-    glossary: Path | None = field(default=None, metadata={"type": existing_file})
+    glossary: InputFile | None = None
     repair: bool = False
     confidence: bool = False
     min_confidence: float | None = None
@@ -202,9 +201,8 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         return options
 
 
-def run(program: str, argv: Sequence[str]) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model and translate."""
-    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     for sentence in arguments.sentences:
         if os.path.isfile(sentence):  # unlike `Path.is_file`, it accepts a text that is too long for a path
             print(f"Warning: {sentence!r} is translated as a text. --input translates a file.", file=sys.stderr)

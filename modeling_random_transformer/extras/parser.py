@@ -12,13 +12,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import takewhile
-from typing import Any, NoReturn, get_args, get_origin
+from pathlib import Path
+from typing import Any, NewType, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
 from ..base.flags import finite_number, from_values
+from ..base.streams import is_readable
 from ..configuration_random_transformer import did_you_mean
 
+InputFile = NewType("InputFile", Path)  # the type of a field, see `existing_file`
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
 # Name of an argument in other tools → flags of this package. The flag that the command has is suggested.
 OTHER_NAMES = {
@@ -64,8 +67,8 @@ class Several(argparse.Action):
 class Parser(HfArgumentParser):
     """A parser of the fields of dataclasses. Its help shows the defaults, and its errors are a `ValueError`.
 
-    An integer of a documented field must be positive and a float finite, unless the metadata specify another type. A
-    documented field that may be `None`, but has another default, accepts `off`.
+    An integer of a documented field must be positive, a float finite and an `InputFile` a file that exists, unless the
+    metadata specify another type. A documented field that may be `None`, but has another default, accepts `off`.
 
     Args:
         program: the name in usage and errors.
@@ -139,7 +142,7 @@ class Parser(HfArgumentParser):
             if get_origin(kind) is Sequence:
                 [kind] = get_args(kind)
                 settings["nargs"] = "+"
-            settings |= {"type": NUMBERS.get(kind, kind), **self.metadata[name]}
+            settings |= {"type": ARGUMENT_TYPES.get(kind, kind), **self.metadata[name]}
             if "`None`" in text and settings.get("default") is not None:
                 settings["type"] = off_or(settings["type"])
                 text = text.replace("`None`", "off")
@@ -163,13 +166,13 @@ class Parser(HfArgumentParser):
         return {name: without_mark(value) for name, value in vars(namespace).items()}
 
     def parse(self, argv: Iterable[str]) -> Any:
-        """An object of each dataclass, as a tuple unless there is only one dataclass.
+        """An object of the only dataclass.
 
         Raises:
             ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
         """
-        objects = all_from_values(self.classes, self.values(argv))
-        return objects[0] if len(objects) == 1 else objects
+        [cls] = self.classes
+        return from_values(cls, self.values(argv))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse arguments; argparse calls this method in all cases. Unknown flags are reported before other errors."""
@@ -233,8 +236,19 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-# Parsers of the numbers in documented fields.
-NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}
+def existing_file(text: str) -> Path:
+    """Argument type: an existing file, which may be a pipe, or `-`."""
+    if not is_readable(text):
+        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
+    return Path(text)
+
+
+# The type of a documented field → the type of its argument.
+ARGUMENT_TYPES: dict[Any, Callable[[str], Any]] = {
+    int: positive_integer,
+    float: finite_number,
+    InputFile: existing_file,
+}
 
 
 def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from ...data.sources import SIDES, Corpus, InvalidLine, Line, Pair, ParallelLine
 from ...data.validation import ValidationReport
 from ...data.words import scripts_of
 from ...inputs_random_transformer import drop_none
-from .filters import CleaningOptions, filters_of
+from .filters import CleaningOptions, Scripts, filters_of
 from .normalization import normalized
 from .splitting import HELD_OUT_SETS, SHARES_HELD_OUT_TEXT, Split, name_of_set
 from .traits import traits
@@ -29,6 +29,9 @@ SHOWN_CHARACTERS = 40  # per text of an example in a table
 SAMPLE_PAIRS = 10_000  # the scripts are determined from this many pairs
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 INSPECTED_PAIRS = 100_000  # the most pairs whose traits are counted
+
+Pairs = Corpus | Iterable[Pair]
+OnRejected = Callable[[Line, str], Any]  # called with a dropped line and the reason
 
 
 @dataclass
@@ -45,7 +48,7 @@ class CleaningReport(ValidationReport):
     """
 
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    scripts: dict[str, list[str]] = field(default_factory=dict)
+    scripts: Scripts = field(default_factory=dict)
     sets: dict[str, int] = field(default_factory=dict)
     normalized: dict[str, int] = field(default_factory=dict)
     inspected: int = 0
@@ -104,10 +107,10 @@ class CleaningReport(ValidationReport):
 
 
 def clean_pairs(
-    pairs: Corpus | Iterable[tuple[str, str]],
+    pairs: Pairs,
     *,
     report: CleaningReport | None = None,
-    on_rejected: Callable[[Line, str], Any] = lambda *_: None,
+    on_rejected: OnRejected = lambda *_: None,
     **options: Any,
 ) -> Iterator[ParallelLine]:
     """Filter pairs, in order and in a single pass.
@@ -135,10 +138,10 @@ def clean_pairs(
 
 
 def _cleaned(
-    pairs: Corpus | Iterable[tuple[str, str]],
+    pairs: Pairs,
     options: CleaningOptions,
     report: CleaningReport,
-    on_rejected: Callable[[Line, str], Any] = lambda *_: None,
+    on_rejected: OnRejected = lambda *_: None,
 ) -> Iterator[ParallelLine]:
     """See `clean_pairs`. Passes with the same options object read the excluded files once."""
     lines = _as_written(pairs, options, report)
@@ -155,9 +158,7 @@ def _cleaned(
             yield line
 
 
-def _as_written(
-    pairs: Corpus | Iterable[tuple[str, str]], options: CleaningOptions, report: CleaningReport
-) -> Iterator[Line]:
+def _as_written(pairs: Pairs, options: CleaningOptions, report: CleaningReport) -> Iterator[Line]:
     """The lines with their texts as they are written."""
     if isinstance(pairs, Corpus):
         lines = pairs.lines()
@@ -178,9 +179,7 @@ def _checked(pair: Any, number: int) -> Pair:
     return pair
 
 
-def _filtered(
-    lines: Iterable[Line], options: CleaningOptions, scripts: dict[str, list[str]]
-) -> Iterator[tuple[Line, str | None]]:
+def _filtered(lines: Iterable[Line], options: CleaningOptions, scripts: Scripts) -> Iterator[tuple[Line, str | None]]:
     """The lines, and the reason to drop each."""
     filters = [*filters_of(options, scripts)]
     for line in lines:
@@ -190,7 +189,7 @@ def _filtered(
         yield line, reason
 
 
-def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[str]]:
+def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> Scripts:
     """The scripts of both sides, from the options or from the first remaining pairs of the lines.
 
     The scripts determine which pairs remain. Scripts that are rare in the remaining pairs are removed until there are
@@ -211,28 +210,21 @@ def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[
             return scripts
 
 
-class _PairFiles:
-    """The files of a set of pairs: one with both sides, or one for each side.
+def _line_format(paths: Sequence[StrPath]) -> Callable[[ParallelLine], list[str]]:
+    """A function from a pair to the lines of these files: one with both sides, or one for each side.
 
     Raises:
         ValueError: the files have other formats.
     """
-
-    def __init__(self, *paths: StrPath):
-        self.paths = paths
-        self.formats = [*map(file_format, paths)]
-        allowed_formats = (["tsv"], ["jsonl"], ["text", "text"])
-        if self.formats not in allowed_formats and not (len(paths) == 1 and is_stream(paths[0])):
-            names = " and ".join(map(str, paths))
-            raise ValueError(f"output must be a .tsv or .jsonl file, or a text file for each side, got {names}.")
-
-    def lines(self, pair: ParallelLine) -> list[str]:
-        """A pair as a line of each file."""
-        if len(self.paths) == 2:
-            return [pair.source, pair.target]
-        if self.formats == ["jsonl"]:
-            return [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
-        return [_tsv_line(pair.source, pair.target)]
+    formats = [*map(file_format, paths)]
+    if formats == ["text", "text"]:
+        return lambda pair: [pair.source, pair.target]
+    if formats == ["jsonl"]:
+        return lambda pair: [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
+    if formats == ["tsv"] or (len(paths) == 1 and is_stream(paths[0])):
+        return lambda pair: [_tsv_line(pair.source, pair.target)]
+    names = " and ".join(map(str, paths))
+    raise ValueError(f"output must be a .tsv or .jsonl file, or a text file for each side, got {names}.")
 
 
 def clean_files(
@@ -272,18 +264,29 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     settings = CleaningOptions(**options)
-    outputs = _files_by_set([path for path in (output, output_target) if path is not None], split)
-    paths = [path for files in outputs.values() for path in files.paths]
-    others = drop_none(rejected_file=rejected_file, report_file=report_file)
-    _check_outputs(corpus, paths, others, settings.exclude or ())
-    paths += others.values()
+    pair_files = [path for path in (output, output_target) if path is not None]
+    lines_of = _line_format(pair_files)
+    sets = _files_by_set(pair_files, split)
+    outputs = [("output", path) for paths in sets.values() for path in paths]
+    outputs += drop_none(rejected_file=rejected_file, report_file=report_file).items()
+    _check_outputs(corpus, outputs, settings.exclude or ())
     if split:
         corpus.require_files()
     held_out = Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
-    report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs, 0))
+    report = CleaningReport(str(corpus), sets=dict.fromkeys(sets, 0))
+    paths = [path for _, path in outputs]
     with create_binaries(paths) as opened:
         files = dict(zip(paths, opened, strict=True))
-        _write_pairs(corpus, settings, held_out, report, outputs, files, files.get(rejected_file or ""))
+
+        def write(set_name: str, pair: ParallelLine) -> None:
+            for path, line in zip(sets[set_name], lines_of(pair), strict=True):
+                _write_line(files[path], line)
+
+        def reject(line: Line, reason: str) -> None:
+            if rejected_file is not None:
+                _write_line(files[rejected_file], _tsv_line(reason, str(line.number), line.source, line.target))
+
+        _write_pairs(_cleaned(corpus, settings, report, reject), held_out, report, write, reject)
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
             text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -291,53 +294,41 @@ def clean_files(
     return report
 
 
-def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, _PairFiles]:
+def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, Sequence[StrPath]]:
     """The files of each set. The files of held-out sets are in the folder of the training set."""
-    files = {"train": _PairFiles(*paths)}
+    files = {"train": paths}
     for path in paths if split else ():
         if is_stream(path):
             raise ValueError(f"output must be a file with split, got {path}.")
     for name in HELD_OUT_SETS[: len(split)]:
-        files[name] = _PairFiles(*(name_of_set(Path(path), name) for path in paths))
+        files[name] = [name_of_set(Path(path), name) for path in paths]
     return files
 
 
-def _check_outputs(
-    corpus: Corpus, paths: Sequence[StrPath], others: Mapping[str, StrPath], excluded: Sequence[str]
-) -> None:
+def _check_outputs(corpus: Corpus, outputs: Sequence[tuple[str, StrPath]], excluded: Sequence[str]) -> None:
     """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
     inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
-    for path in paths:
-        check_output("output", path, **inputs)
-    for name, path in others.items():
+    for name, path in outputs:
         check_output(name, path, **inputs)
-    all_paths = [*paths, *others.values()]
-    if len({Path(path).resolve() for path in all_paths}) < len(all_paths):
-        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, all_paths))}.")
+    if len({Path(path).resolve() for _, path in outputs}) < len(outputs):
+        raise ValueError(f"outputs must differ from each other, got {', '.join(str(path) for _, path in outputs)}.")
 
 
 def _write_pairs(
-    corpus: Corpus,
-    settings: CleaningOptions,
+    pairs: Iterable[ParallelLine],
     held_out: Split,
     report: CleaningReport,
-    outputs: Mapping[str, _PairFiles],
-    files: Mapping[Any, IO[bytes]],
-    rejected: IO[bytes] | None,
+    write: Callable[[str, ParallelLine], None],
+    reject: OnRejected,
 ) -> None:
-    """Write each pair to the files of its set, and the others to the file for them, if there is one.
+    """Write each pair to its set, or reject it if it shares a text with a held-out one.
 
     Raises:
         ValueError: the training set has no pairs, or the text has another encoding than UTF-8.
     """
-
-    def reject(line: Line, reason: str) -> None:
-        if rejected is not None:
-            _write_line(rejected, _tsv_line(reason, str(line.number), line.source, line.target))
-
     kept: list[ParallelLine] = []
     with progress_bar(unit="pair") as bar:
-        for pair in _cleaned(corpus, settings, report, reject):
+        for pair in pairs:
             set_name = held_out.set_of(pair)
             if set_name is None:
                 report.drop(pair, SHARES_HELD_OUT_TEXT)
@@ -347,9 +338,7 @@ def _write_pairs(
             report.sets[set_name] += 1
             if len(kept) < INSPECTED_PAIRS:
                 kept.append(pair)
-            set_files = outputs[set_name]
-            for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
-                _write_line(files[path], line)
+            write(set_name, pair)
     # After an error, the outputs do not replace earlier files.
     report.check_encoding()
     if not report.sets["train"]:

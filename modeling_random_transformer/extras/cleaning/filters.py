@@ -1,6 +1,6 @@
 """The filters of cleaning, and their options: copies, lengths, Unicode scripts, languages and duplicates."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import eq
@@ -15,7 +15,7 @@ from ...base.formats import file_format
 from ...base.languages import without_region
 from ...base.streams import check_readable
 from ...configuration_random_transformer import is_number
-from ...data.lengths import NO_LIMITS, TOO_LONG, UNEQUAL, LengthLimits
+from ...data.lengths import TOO_LONG, UNEQUAL, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
 from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
@@ -36,6 +36,8 @@ DUPLICATES = ("pair", "source", "target", "off")
 MIN_LANGUAGE_PROBABILITY = 0.8
 
 Filter = Callable[[str, str], str | None]  # the reason to drop a source and a target
+Accepts = Callable[[str], bool]  # whether a text is kept
+Scripts = dict[str, list[str]]  # the accepted scripts of the sides "source" and "target"; empty for all scripts
 
 
 @dataclass(frozen=True)
@@ -107,21 +109,22 @@ class CleaningOptions:
         return frozenset(words_digest(text) for path in self.exclude or () for text in excluded_texts(path))
 
 
-def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
+def filters_of(options: CleaningOptions, scripts: Scripts) -> Iterator[Filter]:
     """The filters in their order, each a function of source and target that returns the reason to drop a pair.
 
     Args:
         options: the options.
-        scripts: the scripts of the sides `"source"` and `"target"`; empty to accept every script.
+        scripts: the accepted scripts.
 
     Raises:
         ValueError: py3langid is not installed or does not know a language.
     """
     if options.copies != "off":
-        yield _copy_filter(_have_same_words if options.copies == "near" else eq)
+        are_equal = _have_same_words if options.copies == "near" else eq
+        yield lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
     limits = LengthLimits(options.max_length, options.max_length, options.max_length_ratio)
-    if limits != NO_LIMITS:
-        yield _length_filter(limits)
+    yield lambda source, target: TOO_LONG if limits.are_exceeded(len(source), len(target)) else None
+    yield lambda source, target: UNEQUAL if limits.is_unequal(len(source), len(target)) else None
     for side, names in scripts.items():
         if names and options.min_script_share:
             yield _filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
@@ -134,15 +137,11 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         yield _duplicate_filter(options.duplicates)
 
 
-def _filter_of_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
+def _filter_of_side(side: str, accepts: Accepts, reason: str) -> Filter:
     reason = reason.format(side=side)
     if side == "source":
         return lambda source, _: None if accepts(source) else reason
     return lambda _, target: None if accepts(target) else reason
-
-
-def _copy_filter(are_equal: Callable[[str, str], bool]) -> Filter:
-    return lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
 
 
 def _have_same_words(source: str, target: str) -> bool:
@@ -154,17 +153,6 @@ def _have_same_words(source: str, target: str) -> bool:
     second = WORD.search(target)
     has_same_start = first is not None and second is not None and first[0] == second[0]
     return has_same_start and WORD.findall(source) == WORD.findall(target)
-
-
-def _length_filter(limits: LengthLimits) -> Filter:
-    def check(source: str, target: str) -> str | None:
-        if limits.are_exceeded(len(source), len(target)):
-            return TOO_LONG
-        if limits.is_unequal(len(source), len(target)):
-            return UNEQUAL
-        return None
-
-    return check
 
 
 def _duplicate_filter(compared: str) -> Filter:
@@ -197,7 +185,7 @@ def excluded_texts(path: str) -> Iterator[str]:
         yield from texts
 
 
-def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
+def script_filter(scripts: Sequence[str], min_share: float) -> Accepts:
     """A function that accepts texts with at least a share of their letters in these scripts, or without letters.
 
     Args:
@@ -218,7 +206,7 @@ def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], b
     return accepts
 
 
-def language_filter(language: str, argument: str) -> Callable[[str], bool]:
+def language_filter(language: str, argument: str) -> Accepts:
     """A function that accepts texts unless py3langid identifies them as another language.
 
     py3langid (BSD license, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte

@@ -51,7 +51,7 @@ def map_embeddings(
         output: the output layer's weight, of the same shape; `None` if it is not stored, since it is the
             decoder's embedding.
         output_bias: its bias, `[target_vocabulary]`, if there is one.
-        joined: the vocabulary of this model. When `None`, ids are unchanged.
+        joined: the vocabulary of this model, whose tokenizer is saved with it. When `None`, ids are unchanged.
         added: number of ids without a row, at the end of the vocabulary.
 
     Raises:
@@ -63,6 +63,7 @@ def map_embeddings(
     if joined is not None:
         source_rows = joined.source_ids
         target_rows = joined.target_ids
+        mapper.report.save_tokenizer = joined.save
     else:
         source_rows, target_rows = rows_of_equal_size(mapper, source_table, target_table, added)
     check_row_count(mapper, source, source_table, max(source_rows) + 1)

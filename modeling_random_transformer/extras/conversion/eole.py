@@ -93,7 +93,7 @@ def read_config(folder: Path) -> Options:
 
 def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
-    mapper = StateDictMapper(str(folder), read_weights(folder))
+    mapper = StateDictMapper(folder, read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
     mapper.derive_options(FORMAT, options)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
@@ -118,7 +118,6 @@ def finish(
         for name, is_optional in zip(others, optional, strict=True)
     )
     map_embeddings(mapper, source, target, output, bias, joined=joined)
-    mapper.report.save_tokenizer = joined.save
     return mapper.finish(), mapper.report
 
 
@@ -155,7 +154,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     path = folder / "vocab.json"
     kind = find_segmentation(options.get("transforms"))
     models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES]
-    return join_sides(folder, kind, models, read_json(path), str(path))
+    return join_sides(folder, kind, models, read_json(path), path)
 
 
 def find_segmentation(transforms: Any) -> str | None:
@@ -166,7 +165,7 @@ def find_segmentation(transforms: Any) -> str | None:
     return None
 
 
-def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Options, origin: str) -> JoinedTokenizer:
+def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Options, origin: Path) -> JoinedTokenizer:
     """The tokenizer of two vocabularies, with the SentencePiece model or the BPE codes. Sources have no end token.
 
     Args:
@@ -180,15 +179,11 @@ def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Op
         ValueError: a file is missing or damaged, the two languages have different SentencePiece models, or the decoder
             does not start from `<s>`.
     """
-    specials = stored.get("specials", {})
-    for name, value, kind_of_value in (
-        ("src", stored.get("src"), list),
-        ("tgt", stored.get("tgt"), list),
-        ("specials", specials, dict),
-    ):
-        if not isinstance(value, kind_of_value):
-            raise invalid(f"{name} of {origin}", f"a {kind_of_value.__name__}", value)
-    special_tokens = {name: str(specials.get(name, token)) for name, token in SPECIAL.items()}
+    stored = {"specials": {}, **stored}
+    for name, kind_of_value in {"src": list, "tgt": list, "specials": dict}.items():
+        if not isinstance(stored.get(name), kind_of_value):
+            raise invalid(f"{name} of {origin}", f"a {kind_of_value.__name__}", stored.get(name))
+    special_tokens = {name: str(stored["specials"].get(name, token)) for name, token in SPECIAL.items()}
     start = special_tokens["bos_token"]
     if stored.get("decoder_start_token", start) != start:
         raise invalid("decoder_start_token", format_value(start), stored["decoder_start_token"])

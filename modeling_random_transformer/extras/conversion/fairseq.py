@@ -9,7 +9,7 @@ from typing import Any
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath
 from .embeddings import is_equal, learn_positions, map_embeddings
-from .files import PathPair, choose_pair, list_files
+from .files import PathPair, Vocabulary, choose_pair, list_files
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
 from .options import Kind, Options, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
@@ -61,12 +61,12 @@ def from_fairseq(checkpoint: StrPath | Options) -> Converted:
             weight has no counterpart in this model, or a dictionary and its embedding differ in size. The message
             names it.
     """
-    if isinstance(checkpoint, Mapping):
+    if isinstance(checkpoint, StrPath):
+        origin = checkpoint
+        content = read_checkpoint(checkpoint)
+    else:
         origin = "the fairseq checkpoint"
         content = checkpoint
-    else:
-        origin = str(checkpoint)
-        content = read_checkpoint(checkpoint)
     return convert_weights(content, read_stored(content, origin), origin, None)
 
 
@@ -101,7 +101,7 @@ def convert_fairseq(
     """
     path = Path(checkpoint)
     content = read_checkpoint(path)
-    options = read_stored(content, str(path))
+    options = read_stored(content, path)
     if source_dict is None:
         if target_dict or source_codes or target_codes:
             raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
@@ -119,17 +119,15 @@ def convert_fairseq(
             target_dictionary=target_dict,
             target_codes=target_codes,
         )
-    return save_conversion(output, convert_weights(content, options, str(path), joined), overwrite)
+    return save_conversion(output, convert_weights(content, options, path, joined), overwrite)
 
 
-def read_stored(checkpoint: Any, origin: str) -> Options:
+def read_stored(checkpoint: Any, origin: StrPath) -> Options:
     """Read and check the options of a checkpoint, in any of the three layouts that fairseq has used.
 
     Raises:
         ValueError: the file is not a fairseq checkpoint, or an option has a value that this model does not support.
     """
-    if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("model"), Mapping):
-        raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")
     state_dict_in(checkpoint, origin, "model")
     options = as_mapping(checkpoint.get("args")) or as_mapping(as_mapping(checkpoint.get("cfg")).get("model"))
     if not options:
@@ -151,7 +149,7 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def convert_weights(content: Options, options: Options, origin: str, joined: JoinedTokenizer | None) -> Converted:
+def convert_weights(content: Options, options: Options, origin: StrPath, joined: JoinedTokenizer | None) -> Converted:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
     mapper = StateDictMapper(origin, content["model"])
     mapper.derive_sizes("fc1", "layer_norm")
@@ -177,8 +175,6 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
     # fairseq's search generates neither padding nor an end token at the first step.
     model.generation_config.suppress_tokens = [PAD]
     model.generation_config.min_new_tokens = 1
-    if joined:
-        mapper.report.save_tokenizer = joined.save
     mapper.report.notes.append("As in fairseq, generate() never returns <pad>, nor </s> as the first token.")
     return model, mapper.report
 
@@ -201,31 +197,32 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, joined: JoinedToke
     Raises:
         ValueError: the dictionaries or the weights contradict the options.
     """
-    source = "encoder.embed_tokens.weight"
+    source, target = (f"{stack}.embed_tokens.weight" for stack in STACKS)
+    output = "decoder.embed_out"  # a parameter in old checkpoints, not a module
+    if output not in mapper.remaining:
+        output = "decoder.output_projection.weight"
     shared = options.get("share_all_embeddings")
     if shared and joined and joined.source_ids != joined.target_ids:
         raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
-    target: str | None = "decoder.embed_tokens.weight"
-    if shared and target not in mapper.remaining:
-        target = None
-    output: str | None = "decoder.embed_out"  # a parameter in old checkpoints, not a module
-    if output not in mapper.remaining:
-        output = "decoder.output_projection.weight"
-    tied = shared or options.get("share_decoder_input_output_embed")
-    if tied and output not in mapper.remaining:
-        output = None
-    if shared and target is not None:
-        check_shared(mapper, "share_all_embeddings", source, target)
-    if tied and output is not None:
-        option = "share_all_embeddings" if shared else "share_decoder_input_output_embed"
-        check_shared(mapper, option, target or source, output)
-    map_embeddings(mapper, source, target, output, joined=joined)
+    others: list[str | None] = [target, output]
+    if shared:
+        others = [stored_again(mapper, "share_all_embeddings", source, name) for name in (target, output)]
+    elif options.get("share_decoder_input_output_embed"):
+        others = [target, stored_again(mapper, "share_decoder_input_output_embed", target, output)]
+    map_embeddings(mapper, source, *others, joined=joined)
 
 
-def check_shared(mapper: StateDictMapper, option: str, first: str, second: str) -> None:
-    """Raise a `ValueError` if two weights that an option shares differ. fairseq would use the second one for both."""
+def stored_again(mapper: StateDictMapper, option: str, first: str, second: str) -> str | None:
+    """The name of the second one of two weights that an option shares, or `None` if only the first one is stored.
+
+    Raises:
+        ValueError: they differ. fairseq would use the second one for both.
+    """
+    if second not in mapper.remaining:
+        return None
     if not is_equal(mapper.peek(first), mapper.peek(second)):
         raise ValueError(f"{option} must be off if {first} and {second} differ, got on.")
+    return second
 
 
 def read_languages(content: Options) -> Languages:
@@ -294,7 +291,7 @@ def fairseq_tokenizer(
     return join_vocabularies(source, target, files, model_max_length=model_max_length)
 
 
-def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
+def read_dictionary(path: Path, as_pieces: bool) -> Vocabulary:
     """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
     Args:
@@ -310,4 +307,4 @@ def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
         if not token or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} of {path} must be a token and its count, got {format_value(line)}.")
         tokens.append(token)
-    return name_tokens(str(path), tokens, {}, as_pieces)
+    return name_tokens(path, tokens, {}, as_pieces)

@@ -9,6 +9,7 @@ from typing import Any
 from ...base.errors import format_value
 
 PathPair = tuple[Path, Path]  # files of source and target, which may be the same
+Vocabulary = dict[str, int]  # ids by tokens
 
 
 def is_hidden(path: PurePath) -> bool:

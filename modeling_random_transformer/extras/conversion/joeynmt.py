@@ -21,7 +21,14 @@ CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # files in a model's folder, JoeyNMT
 SIDES = ("src", "trg")
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
-PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}  # option of the search → value without effect
+OTHER_FORMULA = "JoeyNMT divides scores by ((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)"
+OTHER_TOKENS = "generate() has an option of this name"  # which may count other tokens
+# Options of the search that are not copied → the value without effect, and the reason.
+DROPPED = {
+    "beam_alpha": (0, OTHER_FORMULA),
+    "repetition_penalty": (1, OTHER_TOKENS),
+    "no_repeat_ngram_size": (0, OTHER_TOKENS),
+}
 # `xavier_normal` of JoeyNMT turns on the factors of DeepNet, whatever the stored factors are.
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
 FORMAT = read_format(__file__, initializer=INITIALIZER)
@@ -87,7 +94,7 @@ def read_config(checkpoint: Path) -> Options:
 
 def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
-    mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
+    mapper = StateDictMapper(path, state_dict_in(read_checkpoint(path), path, "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
     mapper.derive_options(FORMAT, options)
     mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
@@ -104,32 +111,19 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     if options.get("testing.generate_unk") is False:
         model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
-    report_penalties(options, mapper.report)
-    mapper.report.save_tokenizer = joined.save
     return model, mapper.report
 
 
 def set_beams(config: GenerationConfig, options: Options, report: ConversionReport) -> None:
-    """Copy the beam size."""
+    """Copy the beam size, and report the other options of the search."""
     beams = options.get("testing.beam_size")
-    alpha = options.get("testing.beam_alpha")
     if is_size(beams, MAX_HYPOTHESES):
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
-    if beams != 1 and is_number(alpha) and alpha > 0:
-        report.notes.append(
-            f"testing.beam_alpha={format_value(alpha)} was dropped: JoeyNMT divides scores by "
-            "((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)."
-        )
-
-
-def report_penalties(options: Options, report: ConversionReport) -> None:
-    """Report the penalties on repetition, which may count other tokens than those of `generate()`."""
-    for name, disabled in PENALTIES.items():
+    for name, (disabled, reason) in DROPPED.items():
         value = options.get(f"testing.{name}")
         if is_number(value) and value > disabled:
-            note = f"testing.{name}={format_value(value)} was dropped: generate() has an option of this name."
-            report.notes.append(note)
+            report.notes.append(f"testing.{name}={format_value(value)} was dropped: {reason}.")
 
 
 def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
@@ -147,7 +141,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     for side in SIDES:
         path = find_file(folder, f"{side}_vocab.txt")
         tokens = list(lines_of_files([path]))
-        vocabularies.append(name_tokens(str(path), tokens, special_tokens, segmentation == "subword-nmt"))
+        vocabularies.append(name_tokens(path, tokens, special_tokens, segmentation == "subword-nmt"))
         if segmentation in SEGMENTATIONS:
             files.append(find_file(folder, options[f"data.{side}.tokenizer_cfg.{SEGMENTATIONS[segmentation]}"]))
     source, target = vocabularies

@@ -9,9 +9,11 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ...base.errors import format_names, format_value
+from ...base.files import StrPath
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files, unicode_error
 from ..sentencepiece.conversion import from_sentencepiece
+from .files import Vocabulary
 from .options import show
 
 UNK = SPECIAL_TOKENS["unk_token"]
@@ -21,7 +23,6 @@ NOT_A_PREFIX = "\0"
 CODE = re.compile(r"([^ ]+) ([^ ]+)( \d+)?")
 
 Merges = list[tuple[str, str]]
-Vocabulary = Mapping[str, int]  # ids by tokens; special tokens have the names in `SPECIAL_TOKENS`
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def tokenizer_of_pieces(tokens: list[str], path: Path, **options: Any) -> Random
     return tokenizer
 
 
-def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:
+def name_tokens(name: StrPath, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool) -> Vocabulary:
     """The ids of tokens. Special tokens get the names in `SPECIAL_TOKENS`.
 
     Args:
@@ -161,7 +162,7 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
         raise ValueError(
             f"special tokens of {name} must differ from each other, got {format_names(special_tokens.values())}."
         )
-    ids: dict[str, int] = {}
+    ids: Vocabulary = {}
     for i, token in enumerate(tokens):
         if not isinstance(token, str) or unicode_error(token):
             raise ValueError(f"{name} must contain strings, got {show(token)}.")

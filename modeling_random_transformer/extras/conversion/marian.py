@@ -170,7 +170,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if not files:
         raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
-    weights = state_dict_in(read_checkpoint(files[0]), str(files[0]))
+    weights = state_dict_in(read_checkpoint(files[0]), files[0])
     # Old folders have the options of the search in config.json.
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
     native = CLASSES[model_type].model
@@ -210,13 +210,14 @@ def copy_tokenizer(folder: Path, output: Path, config: RandomTransformerConfig) 
     present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if "vocab.json" in present:
         tokenizer_class = "MarianTokenizer"
+        notes = ["MarianTokenizer requires sentencepiece."]
         check_marian_tokenizer(folder, present, settings, config)
     elif not present and (folder / FAST_TOKENIZER).is_file():
         tokenizer_class = RandomTransformerTokenizer.__name__
+        notes = []
         present = [FAST_TOKENIZER]
     else:
         return [f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied."]
-    notes = []
     for name in present:
         shutil.copyfile(folder / name, output / name)
     write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": tokenizer_class})
@@ -225,8 +226,6 @@ def copy_tokenizer(folder: Path, output: Path, config: RandomTransformerConfig) 
             tokenizer = RandomTransformerTokenizer.from_pretrained(output)
         check_tokenizer(tokenizer, config)
         tokenizer.save_pretrained(output)  # copies the tokenizer's code
-    else:
-        notes.append("MarianTokenizer requires sentencepiece.")
     dropped = stored.keys() - settings.keys() - {"tokenizer_class"}
     if dropped:
         notes.append(f"Not copied, as {tokenizer_class} does not require it: {format_names(sorted(dropped))}.")

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ...inputs_random_transformer import MAX_HYPOTHESES
 from .embeddings import check_ids, learn_positions, map_embeddings
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import Kind, Options, is_size, read_format, read_options
-from .untrusted import parse_yaml, read_arrays, read_yaml
+from .untrusted import Weights, parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
@@ -35,8 +35,6 @@ TOP = Kind("'' or 'n'", lambda value: value in ("", "d", "n", "dn", "nd"), lambd
 SEQUENCES = Kind("'sequence' for each input", lambda value: value in ([], ["sequence"], ["sequence", "sequence"]))
 DROPOUT = Kind("'d' or ''", lambda value: value in ("d", ""))
 FORMAT = read_format(__file__, operations=OPERATIONS, top=TOP, dropout=DROPOUT, sequences=SEQUENCES)
-
-Weights = Mapping[str, Tensor]
 
 
 def from_marian_npz(model: StrPath, *, eos_token_id: int = 0, unk_token_id: int = 1) -> Converted:
@@ -60,7 +58,7 @@ def from_marian_npz(model: StrPath, *, eos_token_id: int = 0, unk_token_id: int 
     """
     path = find_model(Path(model))
     weights, options = read_npz(path)
-    return convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
+    return convert_weights(weights, options, path, eos_token_id, unk_token_id)
 
 
 def convert_marian_npz(
@@ -97,7 +95,7 @@ def convert_marian_npz(
     if vocabularies:
         eos_token_id = vocabularies[1][EOS]
         unk_token_id = vocabularies[1][UNK]
-    converted = convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
+    converted = convert_weights(weights, options, path, eos_token_id, unk_token_id)
     for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
         check_ids(file, ids.values(), len(weights[name]))
     model, report = converted
@@ -169,7 +167,9 @@ def parse_options(stored: Options) -> Options:
     return {**options, "norm_order": order}
 
 
-def convert_weights(weights: Weights, options: Options, origin: str, eos_token_id: int, unk_token_id: int) -> Converted:
+def convert_weights(
+    weights: Weights, options: Options, origin: Path, eos_token_id: int, unk_token_id: int
+) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
     mapper.derive_options(FORMAT, options)

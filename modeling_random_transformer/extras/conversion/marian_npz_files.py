@@ -7,9 +7,9 @@ They are written for `MarianTokenizer`.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PureWindowsPath
+from typing import NamedTuple
 
 import yaml
 
@@ -18,14 +18,13 @@ from ...base.files import write_json
 from ...configuration_random_transformer import RandomTransformerConfig, is_int
 from ...tokenization_random_transformer import lines_of_files
 from ..sentencepiece.conversion import UNKNOWN, read_model
-from .files import PathPair, choose_pair, list_files
+from .files import PathPair, Vocabulary, choose_pair, list_files
 from .options import Options
 from .untrusted import read_yaml
 
 MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
-VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
 MARIAN_FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
@@ -40,11 +39,11 @@ ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
 LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
 SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
 
-Vocabularies = tuple[dict[str, int], dict[str, int]]  # the ids of the source's and of the target's tokens
+Entries = Iterable[tuple[str, int]]  # the tokens and ids in a file
+Vocabularies = tuple[Vocabulary, Vocabulary]  # the ids of the source's and of the target's tokens
 
 
-@dataclass(frozen=True)
-class NpzFiles:
+class NpzFiles(NamedTuple):
     """The files next to a model.
 
     Attributes:
@@ -53,9 +52,9 @@ class NpzFiles:
         decoder: the options of the search, by their names in Marian.
     """
 
-    vocabs: PathPair | None = None
-    spm: PathPair | None = None
-    decoder: Options = field(default_factory=dict)
+    vocabs: PathPair | None
+    spm: PathPair | None
+    decoder: Options
 
 
 def find_model(path: Path) -> Path:
@@ -88,11 +87,11 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
             break
     vocabularies = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
     if vocabularies is None:
-        return NpzFiles(decoder=decoder)
+        return NpzFiles(None, None, decoder)
     suffixes = {path.suffix for path in vocabularies}
-    if not suffixes <= set(VOCABULARY_SUFFIXES) or (".spm" in suffixes and len(suffixes) > 1):
+    if not suffixes <= READERS.keys() or (".spm" in suffixes and len(suffixes) > 1):
         raise ValueError(
-            f"vocabs must be files of one kind, {', '.join(VOCABULARY_SUFFIXES)}, and not one .spm file, "
+            f"vocabs must be files of one kind, {', '.join(READERS)}, and not one .spm file, "
             f"got {vocabularies[0].name} and {vocabularies[1].name}."
         )
     models = as_pair("spm", spm)
@@ -161,7 +160,7 @@ def read_vocabularies(files: NpzFiles) -> Vocabularies | None:
     return ids, ids if target == source else read_vocabulary(target)
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path) -> Vocabulary:
     """The ids of a vocabulary's tokens. As in Marian, the suffix of the file's name is that of its format.
 
     Raises:
@@ -179,7 +178,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
-def read_entries(path: Path) -> Iterator[tuple[str, int]]:
+def read_entries(path: Path) -> Entries:
     """The tokens and ids in a `.yml` file, one per line, or a token after "? " and its id on another line.
 
     The lines are not parsed as YAML, which takes seconds for a real vocabulary, treats U+0085 and U+2028 in a token as
@@ -224,7 +223,7 @@ def unquote(token: str, folded: bool) -> str | None:
         return None
 
 
-def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
+def read_json_entries(path: Path) -> Entries:
     """The tokens and ids in a `.json` file.
 
     Raises:
@@ -238,7 +237,7 @@ def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
     return entries
 
 
-def read_tokens(path: Path) -> Iterator[tuple[str, int]]:
+def read_tokens(path: Path) -> Entries:
     """The tokens in a text file, one per line; the first has the id 0.
 
     Raises:
@@ -250,7 +249,7 @@ def read_tokens(path: Path) -> Iterator[tuple[str, int]]:
         yield token, i
 
 
-def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
+def read_pieces(path: Path) -> Entries:
     """The pieces and ids of a SentencePiece model, with Marian's names of the special tokens.
 
     Raises:
@@ -263,7 +262,7 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
 
 
 # Suffix of a vocabulary's file → function that reads it.
-READERS: dict[str, Callable[[Path], Iterable[tuple[str, int]]]] = {
+READERS: dict[str, Callable[[Path], Entries]] = {
     ".yml": read_entries,
     ".yaml": read_entries,
     ".spm": read_pieces,

@@ -85,10 +85,10 @@ def read_stored(path: Path) -> tuple[Options, Options]:
 
 def convert_weights(path: Path, content: Options, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights of a checkpoint with these options. Errors are those of `from_opennmt`."""
-    weights = dict(state_dict_in(content, str(path), "model"))
-    for name, weight in state_dict_in(content, str(path), "generator").items():
+    weights = dict(state_dict_in(content, path, "model"))
+    for name, weight in state_dict_in(content, path, "generator").items():
         weights[f"generator.{name.removeprefix('0.')}"] = weight
-    mapper = StateDictMapper(str(path), weights)
+    mapper = StateDictMapper(path, weights)
     mapper.derive_sizes("feed_forward.w_1", "layer_norm", ("transformer", "transformer_layers"))
     mapper.derive_options(FORMAT, options)
     mapper.rename(FORMAT.names)
@@ -109,4 +109,4 @@ def make_tokenizer(path: Path, content: Options, options: Options) -> JoinedToke
     source = options["src_subword_model"]
     target = options["tgt_subword_model"] or source
     segmentation = eole.find_segmentation(options["_all_transform"])
-    return eole.join_sides(path.parent, segmentation, (source, target), stored, str(path))
+    return eole.join_sides(path.parent, segmentation, (source, target), stored, path)

@@ -13,7 +13,7 @@ from ...inputs_random_transformer import check_choice, drop_none
 from ...ops_random_transformer import forward_hooks
 from .embeddings import map_embeddings, map_position_tables
 from .options import Options, read_format, read_options
-from .untrusted import read_checkpoint, state_dict_in
+from .untrusted import Weights, read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -43,9 +43,9 @@ Matrix = nn.Embedding | nn.Linear | Tensor
 
 
 def from_torch_transformer(
-    transformer: nn.Transformer | Mapping[str, Tensor],
+    transformer: nn.Transformer | Weights,
     embedding: Matrix | Sequence[Matrix],
-    output: Matrix | Mapping[str, Tensor] | None = None,
+    output: Matrix | Weights | None = None,
     *,
     positions: str | Tensor | Sequence[Tensor] = "none",
     scale_embedding: bool = False,
@@ -139,9 +139,9 @@ def convert_torch_transformer(
         ValueError: see `from_torch_transformer`; or the file does not match the arguments. In this case, nothing is
             written.
     """
-    weights = state_dict_in(read_checkpoint(checkpoint), str(checkpoint), key)
+    weights = state_dict_in(read_checkpoint(checkpoint), checkpoint, key)
     kept = {name: weights[name] for name in weights if name not in ignore}
-    mapper = StateDictMapper(str(checkpoint), kept)
+    mapper = StateDictMapper(checkpoint, kept)
     matrices = [mapper.pop(name) for name in embedding]
     layer: dict[str, Tensor] = {}
     if output_layer is not None:
@@ -183,7 +183,7 @@ def map_weights(transformer: Any, embedding: Any, output: Any, positions: Any) -
     return mapper
 
 
-def read_output(output: Matrix | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+def read_output(output: Matrix | Weights | None) -> dict[str, Tensor]:
     """The weights of the output layer, by their names in the conversion; none if it is tied to the embedding."""
     if output is None:
         return {}

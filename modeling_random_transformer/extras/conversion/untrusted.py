@@ -29,6 +29,8 @@ NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 MAX_RATIO, SMALL = 20, 2**24  # limit for expanded size / compressed size; small files may exceed it
 LEGACY_PICKLES = 5  # pickles before the weights in files of PyTorch before 1.6
 
+Weights = Mapping[str, Tensor]  # by their names
+
 
 class PlainObject:
     """Replaces an object of a checkpoint, whose class is not loaded. Its attributes are plain data."""
@@ -65,7 +67,7 @@ PLAIN_CLASSES = (
 ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
 
 
-def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[str, Tensor]:
+def state_dict_in(content: Any, origin: StrPath, key: str | None = None) -> Weights:
     """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
 
     Raises:
@@ -113,7 +115,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         ValueError: the file is damaged or compressed too far.
     """
     arrays = {}
-    with errors_of_reading(str(path), ".npz file"):
+    with errors_of_reading(path, ".npz file"):
         check_zip(path)
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -128,7 +130,7 @@ class ExpansionError(ValueError):
 
 
 @contextmanager
-def errors_of_reading(name: str, kind: str) -> Iterator[None]:
+def errors_of_reading(name: StrPath, kind: str) -> Iterator[None]:
     """Convert errors of reading a damaged file. Their types depend on the position of the damage."""
     try:
         yield
@@ -178,10 +180,10 @@ class OptionsLoader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the options in a YAML file. Errors are those of `parse_yaml`."""
     with path.open("rb") as file:
-        return parse_yaml(file.read(MAX_YAML_BYTES + 1), str(path))
+        return parse_yaml(file.read(MAX_YAML_BYTES + 1), path)
 
 
-def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
+def parse_yaml(content: bytes, origin: StrPath) -> dict[str, Any]:
     """Parse options in YAML: names and plain values.
 
     Raises:

@@ -22,6 +22,7 @@ from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..new_folder import new_folder
 from .options import Format
+from .untrusted import Weights
 
 STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `number` its number from 1, `p` a parameter of a module,
@@ -87,16 +88,11 @@ class ConversionReport:
     def __str__(self) -> str:
         """One line for each weight, field and note."""
         lines = [f"{self.origin}: {len(self.mapped)} weights"]
-        for source, target, shape, how in self.mapped:
-            lines.append(f"  {source} -> {target} {list(shape)} ({how})")
-        for name, reason in self.defaults.items():
-            lines.append(f"  default -> {name} ({reason})")
-        for name, reason in self.unused.items():
-            lines.append(f"  {name} -> unused ({reason})")
-        for name, (value, source) in self.config.items():
-            lines.append(f"  config.{name} = {value!r} ({source})")
-        for note in self.notes:
-            lines.append(f"  note: {note}")
+        lines += [f"  {source} -> {target} {list(shape)} ({how})" for source, target, shape, how in self.mapped]
+        lines += [f"  default -> {name} ({reason})" for name, reason in self.defaults.items()]
+        lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
+        lines += [f"  config.{name} = {value!r} ({source})" for name, (value, source) in self.config.items()]
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -133,7 +129,7 @@ class StateDictMapper:
         report: the conversion's report.
     """
 
-    def __init__(self, origin: str, weights: Mapping[str, Tensor]):
+    def __init__(self, origin: StrPath, weights: Weights):
         self.origin = origin
         self.remaining = dict(weights)
         for name in weights:  # names occur in messages and reports
@@ -141,7 +137,7 @@ class StateDictMapper:
                 raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
         self.state_dict: dict[str, Tensor] = {}
         self.config_fields: dict[str, Any] = {}
-        self.report = ConversionReport(origin)
+        self.report = ConversionReport(str(origin))
         self.names: NameTable = {}
 
     def peek(self, name: str, dims: int | None = None) -> Tensor:
@@ -153,7 +149,11 @@ class StateDictMapper:
         if name not in self.remaining:
             raise self.missing_weight(name)
         weight = self.remaining[name].detach()
-        check_dense(f"{name} of {self.origin}", weight)
+        if problem := problem_of(weight):
+            raise ValueError(
+                f"{name} of {self.origin} must be a dense tensor of finite float16, bfloat16, float32, float64, "
+                f"got {problem}."
+            )
         if dims is not None and weight.dim() != dims:
             raise ValueError(f"{name} of {self.origin} must have {dims} dimensions, got {list(weight.shape)}.")
         return weight
@@ -234,12 +234,11 @@ class StateDictMapper:
                     continue
                 placeholders = match.groupdict()
                 if "number" in placeholders:
-                    index = int(placeholders["number"]) - 1
-                    placeholders["i"] = str(index)
+                    placeholders["i"] = int(placeholders["number"]) - 1
                 self.map_weight(source, target, placeholders)
                 break
 
-    def map_weight(self, source: str, target: str, placeholders: Mapping[str, str]) -> None:
+    def map_weight(self, source: str, target: str, placeholders: Mapping[str, Any]) -> None:
         """Map a source weight to the parameter with these placeholders, or to three if `qkv` is not among them."""
         weight = self.pop(source)
         if "{qkv}" not in target or "qkv" in placeholders:
@@ -349,13 +348,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", pattern)
     groups = [f"(?P<{part}>{NAME_PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
     return re.compile("".join(groups))
-
-
-def check_dense(name: str, weight: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite."""
-    problem = problem_of(weight)
-    if problem:
-        raise ValueError(f"{name} must be a dense tensor of finite float16, bfloat16, float32, float64, got {problem}.")
 
 
 def problem_of(weight: Tensor) -> str:

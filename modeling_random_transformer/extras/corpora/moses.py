@@ -4,7 +4,6 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -41,8 +40,7 @@ def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str
     files = [name for name in names if _suffix(name) and not name.endswith("/") and not name.startswith("__MACOSX/")]
     for name in files:
         corpora[PurePosixPath(name).stem].append(name)
-    complete = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
-    members = [*chain.from_iterable(complete)]
+    members = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
     if not len(members) == len({*members}) == len(codes):
         examples = " and ".join(f"corpus.{code}" for code in codes)
         raise ValueError(
@@ -51,18 +49,15 @@ def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str
     return members
 
 
-def _with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> list[list[str]]:
-    """The files of the languages in each corpus that has all of them."""
-    complete = []
+def _with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> list[str]:
+    """The files of the languages in all corpora that have a file for each of them."""
+    members: list[str] = []
     for names in corpora:
         suffixes = [_suffix(name) for name in names]
-        members = []
-        for code in codes:
-            matching = matching_code(code, suffixes)
-            members.append([name for name in names if _suffix(name) == matching])
-        if all(members):
-            complete.append([*chain.from_iterable(members)])
-    return complete
+        matching = [matching_code(code, suffixes) for code in codes]
+        if None not in matching:
+            members += [name for code in matching for name in names if _suffix(name) == code]
+    return members
 
 
 def _suffix(name: str) -> str:

@@ -5,7 +5,7 @@ the decoder's input and therefore known (Chen et al. 2020, "Accurate Word Alignm
 Translation").
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from pathlib import Path
@@ -24,7 +24,7 @@ from ...inference.translation_files import write_in_parts
 from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, source_text
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import PairWork
-from .words import NON_SPACES, Span, word_spans, words_of_tokens
+from .words import NON_SPACES, SpansOf, TokenWords, word_spans, words_of_tokens
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -75,7 +75,7 @@ class Aligner(PairModel):
         *args: Any,
         layer: int = -1,
         step: str = "output",
-        spans_of: Callable[[str], Sequence[Span]] = word_spans,
+        spans_of: SpansOf = word_spans,
         **options: Any,
     ):
         super().__init__(*args, **options)
@@ -132,7 +132,7 @@ def links_line(links: Links | None) -> str:
     return " ".join(f"{source}-{target}" for source, target in links or ())
 
 
-def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
+def link_words(attention: Tensor, source_words: TokenWords, target_words: TokenWords) -> Links:
     """Link each target word to the source word with the most attention, sorted by source word.
 
     Args:
@@ -155,7 +155,7 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
     return sorted(links)
 
 
-def word_matrix(words: Sequence[int | None]) -> Tensor:
+def word_matrix(words: TokenWords) -> Tensor:
     """1 for each token and its word, `[tokens, words]`."""
     indices = torch.tensor([-1 if word is None else word for word in words])
     return nn.functional.one_hot(indices + 1)[:, 1:].float()

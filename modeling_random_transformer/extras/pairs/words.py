@@ -15,6 +15,8 @@ from ...inputs_random_transformer import Ids, encode_texts
 NON_SPACES = re.compile(r"\S+")
 
 Span = tuple[int, int]  # the indices of the first character and after the last one
+SpansOf = Callable[[str], Sequence[Span]]  # the spans of the units of a text
+TokenWords = Sequence[int | None]  # the index of the word of each token; `None` for special tokens
 
 
 def word_spans(text: str) -> list[Span]:
@@ -22,7 +24,7 @@ def word_spans(text: str) -> list[Span]:
     return [word.span() for word in NON_SPACES.finditer(text)]
 
 
-def words_by_offsets(words: Iterable[Span], offsets: Sequence[Span]) -> list[int | None]:
+def words_by_offsets(words: Iterable[Span], offsets: Sequence[Span]) -> TokenWords:
     """The word of each token, from the characters that both cover; a leading space does not count."""
     word_of: dict[int, int] = {}
     for index, (first, end) in enumerate(words):
@@ -30,9 +32,9 @@ def words_by_offsets(words: Iterable[Span], offsets: Sequence[Span]) -> list[int
     return [word_of.get(end - 1) if end > start else None for start, end in offsets]
 
 
-def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
+def words_by_marks(tokens: Sequence[str], special: set[str]) -> TokenWords:
     """The word of each token of SentencePiece, where `▁` begins a word."""
-    words = []
+    words: list[int | None] = []
     current = -1
     for token in tokens:
         current += token.startswith("▁") and token not in special
@@ -45,8 +47,8 @@ def words_of_tokens(
     side: str,
     texts: Sequence[str],
     tokens: Sequence[Ids],
-    spans_of: Callable[[str], Sequence[Span]] = word_spans,
-) -> list[list[int | None]]:
+    spans_of: SpansOf = word_spans,
+) -> list[TokenWords]:
     """The index of the word of each token; `None` for special tokens.
 
     Args:
@@ -63,7 +65,7 @@ def words_of_tokens(
         special = set(tokenizer.all_special_tokens)
         for text, ids in zip(texts, tokens, strict=True):
             words = words_by_marks(tokenizer.convert_ids_to_tokens(ids), special)
-            rows.append(words if spans_of is word_spans else first_units(words, text, spans_of))
+            rows.append(first_units(words, text, spans_of))
         return rows
     inputs: dict[str, Any] = {side: list(texts), **pair_model.languages.arguments}
     encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
@@ -72,7 +74,7 @@ def words_of_tokens(
     return rows
 
 
-def first_units(words: Sequence[int | None], text: str, spans_of: Callable[[str], Sequence[Span]]) -> list[int | None]:
+def first_units(words: TokenWords, text: str, spans_of: SpansOf) -> TokenWords:
     """The index of the first unit of each word."""
     starts = [start for start, _ in spans_of(text)]
     units = [bisect_left(starts, start) for start, _ in word_spans(text)]
@@ -105,7 +107,7 @@ class WordScorer(Scorer):
         return list(map(with_words, scores, texts, words))
 
 
-def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> WordScore:
+def with_words(score: PairScore, text: str, words: TokenWords) -> WordScore:
     """A score of tokens with the probabilities of the words.
 
     Args:

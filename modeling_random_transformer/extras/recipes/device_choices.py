@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import os
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,11 +13,13 @@ from ...training.training_arguments import AUTO, UNCAPTURED
 
 logger = logging.getLogger(__name__)
 
+Values = dict[str, Any]  # arguments by name
+
 # CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 
 
-def choose_by_device(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def choose_by_device(arguments: Values, overrides: Values) -> Values:
     """Replace the values that are `auto`.
 
     Args:
@@ -33,7 +34,7 @@ def choose_by_device(arguments: Mapping[str, Any], overrides: Mapping[str, Any])
     return chosen
 
 
-def choose_precision(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def choose_precision(arguments: Values) -> Values:
     """Whether the device computes in bfloat16.
 
     transformers requires `use_cpu` with it on a machine without an accelerator.
@@ -47,7 +48,7 @@ def choose_precision(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"bf16": is_supported, "use_cpu": uses_cpu}
 
 
-def choose_engine(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def choose_engine(arguments: Values) -> Values:
     """An engine that is installed, if the device is a CPU."""
     engine = None
     if is_on_cpu(arguments):
@@ -56,7 +57,7 @@ def choose_engine(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine}
 
 
-def choose_graphs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def choose_graphs(arguments: Values) -> Values:
     """Whether the passes can be captured: on one NVIDIA GPU.
 
     With graphs, the CPU has time to prepare the next batches only in another process, which is added if it can be
@@ -80,7 +81,7 @@ def choose_graphs(arguments: Mapping[str, Any]) -> dict[str, Any]:
 CHOICES = {"bf16": choose_precision, "engine": choose_engine, "cuda_graphs": choose_graphs}
 
 
-def is_on_cpu(arguments: Mapping[str, Any]) -> bool:
+def is_on_cpu(arguments: Values) -> bool:
     """Whether the arguments, or the machine, require training on a CPU."""
     return bool(arguments.get("use_cpu")) or not torch.accelerator.is_available()
 

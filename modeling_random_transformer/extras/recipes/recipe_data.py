@@ -20,6 +20,8 @@ from ..cleaning.cleaning import clean_files, clean_pairs
 
 logger = logging.getLogger(__name__)
 
+Facts = dict[str, Any]  # of a finished stage, such as the number of its pairs
+
 # The beginnings of the names of each set's files.
 SET_FILES = {"train": "data", "validation": "data.validation", "test": "data.test"}
 MAX_HELD_OUT_PAIRS = 1000  # of a validation or test set
@@ -36,7 +38,7 @@ def sets_of(data_args: DataArguments) -> dict[str, list[Corpus]]:
     return {split: corpora for split in SET_FILES if (corpora := data_args.corpora(split))}
 
 
-def write_sets(data_args: DataArguments, folder: Path, dictionary: ParallelText | None = None) -> dict[str, Any]:
+def write_sets(data_args: DataArguments, folder: Path, dictionary: ParallelText | None = None) -> Facts:
     """Write the valid pairs of each set; without a validation set, clean and split the corpus.
 
     Args:
@@ -62,7 +64,7 @@ def write_sets(data_args: DataArguments, folder: Path, dictionary: ParallelText 
     skipped = [str(report) for report in reports if report.invalid]
     for report in skipped:
         logger.warning("%s", report)
-    facts: dict[str, Any] = {"skipped": skipped}
+    facts: Facts = {"skipped": skipped}
     if data_args.has("validation"):
         for split, corpora in sets.items():
             facts[split] = write_pairs(pairs_of(corpora), files_of(folder, split))
@@ -75,7 +77,7 @@ def write_sets(data_args: DataArguments, folder: Path, dictionary: ParallelText 
     return facts
 
 
-def split_corpus(data_args: DataArguments, folder: Path) -> dict[str, Any]:
+def split_corpus(data_args: DataArguments, folder: Path) -> Facts:
     """Clean one corpus, and divide the pairs that remain into the sets."""
     corpora = data_args.corpora("train")
     if len(corpora) != 1 or data_args.has("test"):
@@ -105,7 +107,7 @@ def check_monolingual(name: str, path: StrPath, key: str = TEXT_KEY) -> None:
     Raises:
         ValueError: a line is not UTF-8 or has a NUL character, all lines are blank, or there is a key without columns.
     """
-    check_text_key(key, [Path(path)])
+    check_text_key(key, [path])
     count = sum(not is_blank(text) for text in read_texts(path, key))
     if not count:
         raise ValueError(f"{name} must have a line that is not blank, got {str(path)!r} without one.")

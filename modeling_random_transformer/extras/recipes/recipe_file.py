@@ -27,7 +27,7 @@ from ...training.arguments import DataArguments
 from ...training.tokenizer import load_parent_tokenizer
 from ...training.training_arguments import AUTO, TRAINING_ARGUMENTS
 from ..parser import Parser, all_from_values
-from .device_choices import choose_by_device
+from .device_choices import Values, choose_by_device
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class StageArguments:
     reverse: bool = False
     synthetic: Sequence[str] = ()
     authentic_weight: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name in ("", "..", DATA, RESULT) or Path(self.name).name != self.name:
@@ -156,7 +156,7 @@ class UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_recipe(path: StrPath) -> dict[str, Any]:
+def read_recipe(path: StrPath) -> Values:
     """The arguments in a YAML or JSON file (JSON is YAML).
 
     Raises:
@@ -173,7 +173,7 @@ def read_recipe(path: StrPath) -> dict[str, Any]:
     return recipe
 
 
-def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
+def parse_values(arguments: Values, classes: Sequence[type]) -> Values:
     """The values of a recipe, which are parsed like flags: `3e-3` is a text in YAML.
 
     A key without a value (`null`) is as if it were absent.
@@ -195,7 +195,7 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
     return parser.values(chain.from_iterable(flags))
 
 
-def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def not_overridden(arguments: Values, overrides: Values) -> Values:
     """The arguments without those that others override, also as `ALTERNATIVES`."""
     replaced = {*overrides}
     replaced |= {ALTERNATIVES[name] for name in overrides if name in ALTERNATIVES}
@@ -206,7 +206,7 @@ def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -
 
 
 def training_arguments(
-    recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type] = TRAINING_ARGUMENTS
+    recipe: Values, overrides: Values, classes: Sequence[type] = TRAINING_ARGUMENTS
 ) -> tuple[Any, ...]:
     """The arguments of a recipe without stages, as an object of each class.
 
@@ -216,7 +216,7 @@ def training_arguments(
     return all_from_values(classes, {**recipe_values(recipe, overrides, classes), **overrides})
 
 
-def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
+def recipe_values(recipe: Values, overrides: Values, classes: Sequence[type]) -> Values:
     """The values of a recipe that are not overridden. Those that are `auto` are chosen.
 
     Raises:

@@ -1,7 +1,6 @@
 """The arguments of a recipe with stages, and those of each stage. All are checked before the first stage starts."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +36,7 @@ from ...training.run_record import fingerprint, folder_digest
 from ...training.training_arguments import TRAINING_ARGUMENTS, TranslationTrainingArguments
 from ..estimation.measurement import GIB, dry_run
 from ..parser import all_from_values
+from .device_choices import Values
 from .recipe_data import sets_of
 from .recipe_file import (
     BACK_TRANSLATE,
@@ -84,7 +84,7 @@ class RecipePlan:
         ValueError: a stage or an argument is invalid.
     """
 
-    def __init__(self, path: StrPath, recipe: Mapping[str, Any], **arguments: Any):
+    def __init__(self, path: StrPath, recipe: Values, **arguments: Any):
         classes = (*TRAINING_ARGUMENTS, RecipeArguments)
         check_names(arguments, classes)
         values = dict(recipe)
@@ -159,7 +159,7 @@ class RecipePlan:
         corpus = self.data.corpora("train")[0]  # all have the same languages
         return ParallelText(Path(self.arguments.dictionary), languages=corpus.languages)
 
-    def arguments_with(self, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    def arguments_with(self, options: Values) -> tuple[Any, ...]:
         """The arguments of the recipe with these options of a stage."""
         values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
         return all_from_values(TRAINING_ARGUMENTS, copy.deepcopy(values))
@@ -198,9 +198,9 @@ class RecipePlan:
         values = {**self.options[stage.name], "teacher": [str(folder)], "source_text": texts}
         return from_values(DistillationArguments, values)
 
-    def inputs_of_data(self) -> dict[str, Any]:
+    def inputs_of_data(self) -> Values:
         """The inputs that determine the sets, and the initial models of the recipe."""
-        inputs: dict[str, Any] = {
+        inputs: Values = {
             "on_invalid": self.data.on_invalid,
             "stages": [stage.name for stage in self.stages],
         }
@@ -227,7 +227,7 @@ class RecipePlan:
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
 
 
-def parse_options(stage: StageArguments) -> dict[str, Any]:
+def parse_options(stage: StageArguments) -> Values:
     """The values of the options of a stage.
 
     Raises:
@@ -252,7 +252,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     return options
 
 
-def check_search(options: Mapping[str, Any]) -> None:
+def check_search(options: Values) -> None:
     """Check the options of a translation that only `generate()` checks, with a small model of random weights.
 
     Raises:

@@ -12,7 +12,7 @@ or of one that it started from, if that has a higher chrF++ on the validation se
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,9 @@ from ...training.run import train_translation
 from ...training.run_record import INCREASABLE_ARGUMENTS, weight_arguments
 from ...training.run_state import RunResult
 from ...training.training_arguments import TRAINING_ARGUMENTS
+from .device_choices import Values
 from .recipe_card import set_origin
-from .recipe_data import SET_FILES, check_monolingual, files_of, write_sets
+from .recipe_data import SET_FILES, Facts, check_monolingual, files_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
     DATA,
@@ -67,7 +68,7 @@ SAVED = (SAVED_WEIGHTS, CONFIG_NAME, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"
 FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # patterns of the result's files in a stage's folder
 
 
-def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
+def run_recipe(path: StrPath, **arguments: Any) -> list[Facts]:
     """Run the stages of a recipe that are not finished, and save the result in `output_dir`.
 
     Args:
@@ -103,7 +104,7 @@ class RecipeRun:
         self.stages = plan.stages
         self.needs_files = True  # `False` once the result is complete
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[Facts]:
         """Run the stages that are not finished, and save the result.
 
         Returns:
@@ -122,7 +123,9 @@ class RecipeRun:
             self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.plan.path(DATA), PAIRS)
             call_on_main_process(self.check_monolingual_texts)
-            self.run_recorded(DATA, inputs, self.write_sets, files)
+            self.run_recorded(
+                DATA, inputs, lambda: write_sets(self.plan.data, self.plan.path(DATA), self.plan.dictionary), files
+            )
             rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
@@ -158,12 +161,12 @@ class RecipeRun:
         result = self.finished_stages.get(RESULT)
         return result is not None and bool(result.files) and not result.changed_files()
 
-    def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+    def run_recorded(self, *arguments: Any, **options: Any) -> Facts:
         """Do the work of a stage in the record of the recipe; see `Job.run` for the other arguments."""
         job = Job(self.folder / RECIPE_RECORD, ADVICE)
         return job.run(*arguments, needs_files=self.needs_files, **options)
 
-    def run_stage(self, stage: StageArguments) -> dict[str, Any]:
+    def run_stage(self, stage: StageArguments) -> Facts:
         """Run a stage, or skip a finished one; returns its facts."""
         work = {
             TRAIN: self.train,
@@ -171,7 +174,7 @@ class RecipeRun:
             DISTILL: self.distill,
         }[stage.kind]
 
-        def logged_work() -> dict[str, Any]:
+        def logged_work() -> Facts:
             if self.plan.args.process_index == 0:
                 number = self.stages.index(stage) + 1
                 # A warning, so that the progress is shown by default.
@@ -205,7 +208,7 @@ class RecipeRun:
 
     def data_of(self, stage: StageArguments, data_args: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
-        values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
+        values: Values = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
         for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
             for side, path in zip(SIDES, files_of(self.plan.path(DATA), split), strict=True):
                 values[f"{ARGUMENT_PREFIXES[split]}{side}_file"] = [str(path)]
@@ -223,16 +226,12 @@ class RecipeRun:
 
     # The work of stages
 
-    def write_sets(self) -> dict[str, Any]:
-        """Write the training, validation and test sets."""
-        return write_sets(self.plan.data, self.plan.path(DATA), self.plan.dictionary)
-
-    def train(self, stage: StageArguments) -> dict[str, Any]:
+    def train(self, stage: StageArguments) -> Facts:
         """Train a model."""
         data_args, model_args, args = self.plan.arguments_of(stage)
         return facts_of(train_translation(self.data_of(stage, data_args), model_args, args))
 
-    def back_translate(self, stage: StageArguments) -> dict[str, Any]:
+    def back_translate(self, stage: StageArguments) -> Facts:
         """Write synthetic pairs."""
         self.plan.path(stage.name).mkdir(parents=True, exist_ok=True)
         options = {"dtype": "float32", **stage.options}
@@ -244,7 +243,7 @@ class RecipeRun:
         source, target = files_of(self.plan.path(stage.name))
         return {"pairs": back_translate(text, source, target, model, tokenizer, **options).pairs}
 
-    def distill(self, stage: StageArguments) -> dict[str, Any]:
+    def distill(self, stage: StageArguments) -> Facts:
         """Train a student."""
         data_args, model_args, args = self.plan.arguments_of(stage)
         folder = self.plan.path(self.best(str(stage.uses)))
@@ -257,7 +256,7 @@ class RecipeRun:
 
     # The result
 
-    def save_result(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def save_result(self, name: str, rows: Sequence[Facts]) -> None:
         """Copy the files of a stage, and add the table of all stages to the model card."""
         best = self.plan.path(name)
         for path in files_in(best, FILES_OF_RESULT):
@@ -268,7 +267,7 @@ class RecipeRun:
         set_origin(self.folder / CARD, name, self.plan.recipe_path, to_flags(self.plan.overrides))
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
 
-    def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    def description(self, name: str, rows: Sequence[Facts]) -> str:
         """The section of the model card."""
         facts = self.finished_stages[DATA].facts
         counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SET_FILES, "dictionary") if name in facts)
@@ -277,7 +276,7 @@ class RecipeRun:
         return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"
 
 
-def facts_of(result: RunResult) -> dict[str, Any]:
+def facts_of(result: RunResult) -> Facts:
     """The facts of a training run that the table shows."""
     scores = {}
     for name, metrics in result.scores.items():
@@ -291,7 +290,7 @@ def facts_of(result: RunResult) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Facts]) -> str:
     """The stages as a Markdown table; a stage has no steps, minutes and scores if it does not train."""
     lines: list[tuple[str, ...]] = []
     for row in rows:
