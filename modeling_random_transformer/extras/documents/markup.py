@@ -399,9 +399,7 @@ class Renderer:
         self.units = [*units, end]
         self.paths = [*paths, [block.root]]
         self.unplaced = unplaced_before(units, paths, block)
-        self.last_words: dict[int, int] = {}
-        for number, path in enumerate(paths):
-            self.last_words |= {id(element): number for element in path}
+        self.last_words = {id(element): number for number, path in enumerate(paths) for element in path}
         self.parts = [""]
         self.opened: Path = []
         self.written: set[int] = set()  # elements whose start tag is written
