@@ -21,6 +21,7 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     Languages,
     check_positive,
+    check_string,
     check_type,
     renumber_errors,
     tokenizer_languages,
@@ -242,11 +243,11 @@ class BatchTranslator:
         """`num_return_sequences` candidates of each row, by default one, or fewer if beam search finds fewer.
 
         Raises:
-            TextError: a text is not a string or is too long.
+            TextError: a text is too long.
         """
         count = self.options.generate_kwargs.get("num_return_sequences", 1)
         candidates = [[Candidate("")] * count for _ in rows]
-        visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
+        visible = [i for i, (text, _) in enumerate(rows) if not is_blank(text)]
         update(len(rows) - len(visible))
         texts = [rows[i].text for i in visible]
         prefixes = [rows[i].prefix for i in visible]
@@ -437,16 +438,22 @@ def translate_n_best(
 def with_prefixes(
     texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes"
 ) -> Iterator[PrefixedText]:
-    """Each text with the prefix of its translation. `name` is the name of the prefixes in an error."""
-    if prefixes is None:
-        yield from (PrefixedText(text, "") for text in texts)
-        return
+    """Each text with the prefix of its translation. `name` is the name of the prefixes in an error.
+
+    Raises:
+        TextError: a text is not a string of Unicode characters.
+        ValueError: there are more or fewer prefixes than texts.
+    """
     absent = object()
-    for text, prefix in zip_longest(texts, prefixes, fillvalue=absent):
+    rows: Any = ((text, "") for text in texts)
+    if prefixes is not None:
+        rows = zip_longest(texts, prefixes, fillvalue=absent)
+    for index, (text, prefix) in enumerate(rows):
         if text is absent:
             raise ValueError(f"{name} must be one per text, got more.")
         if prefix is absent:
             raise ValueError(f"{name} must be one per text, got fewer.")
+        check_string(text, index)
         if isinstance(prefix, str) and is_blank(prefix):
             prefix = ""
-        yield PrefixedText(text, prefix)  # type: ignore[arg-type]
+        yield PrefixedText(text, prefix)

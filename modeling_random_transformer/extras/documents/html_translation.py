@@ -1,6 +1,7 @@
 """Translates HTML. Blocks are translated sentence by sentence, and inline elements are placed at their words."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -49,7 +50,10 @@ def translate_html(
     check_iterable_of_texts("documents", documents)
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))
-    parsed = [parse_document(document, index) for index, document in enumerate(documents)]
+    parsed = []
+    for index, document in enumerate(documents):
+        check_string(document, index)
+        parsed.append(parse(document))
     blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]
     texts = [split_block(block, splitter) for block in blocks]
     sentences = [sentence for text in texts for sentence in text.sentences]
@@ -62,16 +66,18 @@ def translate_html(
         "sentence",
     )
     translations = [best.translation.strip() for [best] in candidates]
-    pairs = aligned_pairs(blocks, texts, translations)
+    pairs: list[Pair | None] = []  # `None` in a block without elements to be placed
+    for block, text in zip(blocks, texts, strict=True):
+        is_aligned = needs_alignment(block)
+        for sentence in text.sentences:
+            pairs.append((sentence, translations[len(pairs)]) if is_aligned else None)
     links = align_units(model, tokenizer, pairs, translator.languages)
-    rendered = render_blocks(blocks, texts, translations, links)
+    translated = zip(translations, links, strict=True)
+    rendered = (
+        render_block(block, text, [*islice(translated, len(text.sentences))])
+        for block, text in zip(blocks, texts, strict=True)
+    )
     return ["".join(part if isinstance(part, str) else next(rendered) for part in parts) for parts in parsed]
-
-
-def parse_document(document: Any, index: int) -> list[str | Block]:
-    """The parts of a document; raises a `TextError` unless it is a string of Unicode characters."""
-    check_string(document, index)
-    return parse(document)
 
 
 def split_block(block: Block, splitter: SentenceSplitter) -> SplitText:
@@ -85,52 +91,24 @@ def split_block(block: Block, splitter: SentenceSplitter) -> SplitText:
     return SplitText(text.sentences, gaps)
 
 
-def aligned_pairs(
-    blocks: Sequence[Block], texts: Sequence[SplitText], translations: Sequence[str]
-) -> list[Pair | None]:
-    """Each sentence with its translation, or `None` in a block without elements to be placed."""
-    pairs: list[Pair | None] = []
-    for block, text in zip(blocks, texts, strict=True):
-        is_aligned = needs_alignment(block)
-        for sentence in text.sentences:
-            pairs.append((sentence, translations[len(pairs)]) if is_aligned else None)
-    return pairs
-
-
-def render_blocks(
-    blocks: Sequence[Block],
-    texts: Sequence[SplitText],
-    translations: Sequence[str],
-    links: Sequence[Links | None],
-) -> Iterator[str]:
-    """The HTML of each translated block, from the translations and links of all sentences."""
-    start = 0
-    for block, text in zip(blocks, texts, strict=True):
-        end = start + len(text.sentences)
-        yield render_block(block, text, translations[start:end], links[start:end])
-        start = end
-
-
-def render_block(block: Block, text: SplitText, translations: Sequence[str], links: Sequence[Links | None]) -> str:
+def render_block(block: Block, text: SplitText, translated: Sequence[tuple[str, Links | None]]) -> str:
     """The HTML of a translated block.
 
     Args:
         block: the block.
         text: its sentences.
-        translations: their translations.
-        links: those between the units of each sentence and its translation; `None` if all is in one element.
+        translated: the translation of each sentence, and the links between their units; `None` if all is in one
+            element.
     """
+    translations = [translation for translation, _ in translated]
+    gaps = zip(text.gaps, text.target_gaps(translations), repeat(None))
+    sentences = [(sentence, *parts) for sentence, parts in zip(text.sentences, translated, strict=True)]
     units: list[Unit] = []
     source = 0
     target = ""
-    for number, gap in enumerate(text.target_gaps(translations)):
-        units += linked_units(gap, gap, None, source, len(target))  # text that is the same on both sides
-        source += len(text.gaps[number])
-        target += gap
-        if number < len(translations):
-            sentence = text.sentences[number]
-            translation = translations[number]
-            units += linked_units(sentence, translation, links[number], source, len(target))
-            source += len(sentence)
+    for gap_and_sentence in zip(gaps, [*sentences, ("", "", None)], strict=True):
+        for original, translation, links in gap_and_sentence:
+            units += linked_units(original, translation, links, source, len(target))
+            source += len(original)
             target += translation
     return render(block, target, units)

@@ -249,7 +249,7 @@ def end_of_raw(document: str, first: Token) -> int:
 def blocks(inline: list[Token]) -> Iterator[str | Block]:
     """A block, and the surrounding markup and white space, which are copied. All is copied if it has no letters."""
     if not any(token.kind == "text" and has_letters(html.unescape(token.raw)) for token in inline):
-        yield "".join(token.raw for token in inline)
+        yield raw_of(inline)
         return
     inside = []
     for number, token in enumerate(inline):
@@ -257,18 +257,21 @@ def blocks(inline: list[Token]) -> Iterator[str | Block]:
             inside.append(number)
     first = inside[0]
     end = inside[-1] + 1
-    before = inline[:first]
     tokens = inline[first:end]
-    after = inline[end:]
     raw = tokens[0].raw
     leading = LEADING.match(raw)[0]  # type: ignore[index]
     tokens[0] = tokens[0]._replace(raw=raw.removeprefix(leading))
     raw = tokens[-1].raw
     trailing = TRAILING.search(raw)[0]  # type: ignore[index]
     tokens[-1] = tokens[-1]._replace(raw=raw.removesuffix(trailing))
-    yield "".join(token.raw for token in before) + leading
+    yield raw_of(inline[:first]) + leading
     yield build_block(tokens)
-    yield trailing + "".join(token.raw for token in after)
+    yield trailing + raw_of(inline[end:])
+
+
+def raw_of(tokens: Sequence[Token]) -> str:
+    """The characters of adjacent parts of a document."""
+    return "".join(token.raw for token in tokens)
 
 
 def build_block(inline: Sequence[Token]) -> Block:
@@ -396,9 +399,7 @@ class Renderer:
         self.units = [*units, end]
         self.paths = [*paths, [block.root]]
         self.unplaced = unplaced_before(units, paths, block)
-        self.last_words: dict[int, int] = {}
-        for number, path in enumerate(paths):
-            self.last_words |= {id(element): number for element in path}
+        self.last_words = {id(element): number for number, path in enumerate(paths) for element in path}
         self.parts = [""]
         self.opened: Path = []
         self.written: set[int] = set()  # elements whose start tag is written

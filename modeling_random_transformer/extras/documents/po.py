@@ -45,12 +45,9 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
     with reraise_as_value_error("--format po requires polib: pip install 'random-transformer[documents]'"):
         import polib
     check_string(document, 0)
-    unclosed = UNCLOSED.search(document)
-    if unclosed:
-        raise ValueError(f"the document must be PO with texts in quotes, got {format_value(unclosed[0])}.")
-    escape = OTHER_ESCAPE.search(document)
-    if escape:
-        raise ValueError(f"the document must be PO with the escapes {ESCAPES}, got {format_value(escape[0])}.")
+    for invalid, allowed in ((UNCLOSED, "texts in quotes"), (OTHER_ESCAPE, f"the escapes {ESCAPES}")):
+        if match := invalid.search(document):
+            raise ValueError(f"the document must be PO with {allowed}, got {format_value(match[0])}.")
     with reraise_as_value_error("the document must be PO"):
         catalog = polib.pofile(Lines(f"{document}\n"))  # with a line break, polib cannot take the text for a file name
     catalog.metadata["Content-Type"] = "text/plain; charset=UTF-8"

@@ -8,7 +8,7 @@ from xml.dom import minidom
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...inputs_random_transformer import check_string
-from ..xml_events import DocumentError, xml_parser
+from ..xml_events import xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
 
@@ -71,10 +71,7 @@ def parse_xliff(document: str) -> Node:
     check_string(document, 0)
     content = DECLARATION.sub("", document).encode()
     with xml_parser("the document") as parser:
-        nesting = Nesting()
-        parser.StartElementHandler = nesting.start
-        parser.EndElementHandler = nesting.end
-        parser.Parse(content, True)
+        parser.Parse(content, True)  # an error for declared entities, which minidom would expand
     tree: Node = minidom.parseString(content)
     root = tree.documentElement
     version = root.getAttribute("version")
@@ -82,24 +79,12 @@ def parse_xliff(document: str) -> Node:
         raise ValueError(f"the document must be XLIFF 1 or 2, got <{root.tagName}> of version {version!r}.")
     if version.startswith("2") and not root.hasAttribute("trgLang"):
         raise ValueError("the document must have the attribute trgLang, which XLIFF 2 requires for targets, got none.")
+    elements = [root]
+    for _ in range(MAX_DEPTH):  # minidom walks its tree by recursion
+        elements = [node for element in elements for node in element.childNodes if isinstance(node, minidom.Element)]
+    if elements:
+        raise ValueError(f"the document must have elements in at most {MAX_DEPTH} levels, got more.")
     return tree
-
-
-class Nesting:
-    """Receives the elements of a document, whose tree minidom walks by recursion."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-
-    def start(self, *_: Any) -> None:
-        """Begin an element; raises a `DocumentError` if it is within too many others."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise DocumentError(f"the document must have elements in at most {MAX_DEPTH} levels, got more.")
-
-    def end(self, *_: Any) -> None:
-        """End an element."""
-        self.depth -= 1
 
 
 def to_xml(tree: Node) -> str:

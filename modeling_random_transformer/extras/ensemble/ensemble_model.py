@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ...generation_random_transformer import RandomTransformerGenerationMixin
+from ...inputs_random_transformer import max_target_positions
 from ...versions_random_transformer import CACHE_NAME, cache_of, named_cache
 
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -211,15 +212,11 @@ def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
         if any(value != values[0] for value in values):
             raise ValueError(f"members must have the same {name}, got {', '.join(map(str, values))}.")
     first = members[0].config
-    limits = [getattr(member.config, "max_position_embeddings", None) for member in members]
-    has_learned_positions = any(
-        getattr(member.config, "position_embedding", "learned") == "learned" for member in members
-    )
+    limits = [max_target_positions(member.config) for member in members]
     return EnsembleConfig(
         is_encoder_decoder=True,
         **{name: getattr(first, name, None) for name in SHARED},
         max_position_embeddings=min(filter(None, limits), default=None),
-        position_embedding="learned" if has_learned_positions else "none",
         prefix=getattr(first, "prefix", None),
         tie_word_embeddings=False,
     )

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json
+from ...inference.scoring import label_log_probabilities
 from ...inference.translation import PAPER_LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts, source_text
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
@@ -342,8 +343,7 @@ def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
     outputs = reference_of(model)(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True)
     logits = outputs.logits[0]
     logits[:, search.suppressed_tokens] = -torch.inf
-    scores = logits.log_softmax(1)
-    return scores.gather(1, targets[:, None]).squeeze(1)
+    return label_log_probabilities(logits, targets)
 
 
 def pad_heads(attention: Any) -> None:

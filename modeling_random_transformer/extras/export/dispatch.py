@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...configuration_random_transformer import is_int, is_number
 from ...generation_random_transformer import modification_reason
+from ...inference.translation import is_set
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
@@ -94,9 +95,8 @@ def read_shortlist(file: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase
     Raises:
         ValueError: it cannot be read, or is not one for the vocabulary of the model.
     """
-    with reraise_as_value_error(f"engine_shortlist must be a file that can be read, got {str(file)!r}"):
-        content = Path(file).read_bytes()
     with reraise_as_value_error(f"engine_shortlist must be vmap.txt of an export of this model, got {str(file)!r}"):
+        content = Path(file).read_bytes()
         check_vmap(content, *token_names(tokenizer, model.config.vocab_size))
     return content
 
@@ -169,11 +169,7 @@ class CTranslate2Engine:
         kwargs["logits_processor"] = [processor for processor in processors if processor not in prefixes]
         prepared = self.prepare(model, generation_config, kwargs)
         options = prepared.options
-        reason = prepared.reason
-        if reason is None:
-            reason = self.inputs_reason(ids, mask, options, bool(prefixes))
-        if reason is None:
-            reason = self.model_reason(model)
+        reason = prepared.reason or self.inputs_reason(ids, mask, options, bool(prefixes)) or self.model_reason(model)
         if reason or prepared.search is None:
             logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
@@ -231,12 +227,11 @@ class CTranslate2Engine:
         if mask is None and options.pad_token_id in ids.flatten().tolist():
             return "input_ids were given without attention_mask"
         if mask is not None:
-            for mask_row in mask.tolist():
-                count = used_tokens(mask_row)
-                if not count:
-                    return "a source is empty"
-                if not all(mask_row[:count]):  # positions would change without the padding
-                    return "a source has padding before its last token"
+            used = mask != 0
+            if not used.any(1).all():
+                return "a source is empty"
+            if (used[:, 1:] & ~used[:, :-1]).any():  # positions would change without the padding
+                return "a source has padding before its last token"
         if has_prefix and options.num_beams > 1 and options.output_scores:
             return "scores of a prefix in beam search were requested"  # the engine's scores exclude the prefix
         longest = max(ids.shape[1], options.max_new_tokens)
@@ -278,7 +273,7 @@ class CTranslate2Engine:
             min_decoding_length=search.min_new_tokens,
             max_decoding_length=options.max_new_tokens,
             no_repeat_ngram_size=search.no_repeat_ngram_size,
-            suppress_sequences=[self.target_tokens(sequence) for sequence in search.suppressed_sequences],
+            suppress_sequences=[[self.target[i] for i in sequence] for sequence in search.suppressed_sequences],
             return_end_token=True,
             return_scores=bool(options.output_scores),
         )
@@ -293,22 +288,16 @@ class CTranslate2Engine:
 
     def source_tokens(self, ids: Tensor, mask: Tensor | None) -> list[list[str]]:
         """The tokens of each source, without padding."""
-        rows = ids.tolist()
-        if mask is not None:
-            rows = [row[: used_tokens(mask_row)] for row, mask_row in zip(rows, mask.tolist(), strict=True)]
-        return [[self.source[i] for i in row] for row in rows]
-
-    def target_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of these ids."""
-        return [self.target[i] for i in ids]
+        rows = ids if mask is None else [row[used] for row, used in zip(ids, mask != 0, strict=True)]
+        return [[self.source[i] for i in row.tolist()] for row in rows]
 
     def target_prefixes(self, prefixes: list[ForcedPrefix], search: SearchOptions, count: int) -> list[list[str]]:
         """The tokens with which each target begins: its prefix, or the first token of the search."""
-        first = [] if search.first_token is None else self.target_tokens([search.first_token])
+        first = [] if search.first_token is None else [self.target[search.first_token]]
         rows = []
         for prefix in prefixes:
             for row in prefix.prefix_ids.tolist():
-                tokens = self.target_tokens(i for i in row if i >= 0)
+                tokens = [self.target[i] for i in row if i >= 0]
                 rows.append(tokens or first)
         return rows or [first] * count
 
@@ -342,11 +331,6 @@ def comparable(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in options.items()}
 
 
-def used_tokens(mask: list[int]) -> int:
-    """The number of tokens that a row of an attention mask does not exclude."""
-    return len(mask) - mask.count(0)
-
-
 def options_of_call(
     model_config: GenerationConfig, call_config: GenerationConfig | None, arguments: dict[str, Any]
 ) -> tuple[GenerationConfig, dict[str, Any]]:
@@ -363,17 +347,17 @@ def options_of_call(
 
 def values_reason(options: GenerationConfig, vocab_size: int) -> str | None:
     """Why values of options are left to the model, which converts them or raises its error; `None` if they are not."""
-    for name, minimum in COUNTS.items():
-        value = getattr(options, name)
-        is_optional = value is None and name not in SEARCH_DEFAULTS
-        if not (is_optional or (is_int(value) and value >= minimum)):
+    values = {name: getattr(options, name) for name in (*COUNTS, *TOKEN_IDS, "length_penalty")}
+    for name, value in values.items():
+        if name in COUNTS:
+            is_valid = is_int(value) and value >= COUNTS[name]
+        elif name in TOKEN_IDS:
+            is_valid = are_ids(value, vocab_size)
+        else:
+            is_valid = is_number(value)
+        is_unset = value is None and name not in SEARCH_DEFAULTS
+        if not (is_valid or is_unset):
             return f"{name}={value!r} was requested"
-    for name in TOKEN_IDS:
-        value = getattr(options, name)
-        if not (value is None or are_ids(value, vocab_size)):
-            return f"{name}={value!r} was requested"
-    if not is_number(options.length_penalty):
-        return f"length_penalty={options.length_penalty!r} was requested"
     return None
 
 
@@ -405,5 +389,5 @@ def arguments_reason(options: GenerationConfig, arguments: dict[str, Any]) -> st
         return "output_scores was requested"
     if options.max_new_tokens is None:
         return "no max_new_tokens was requested"
-    requested = [name for name, value in arguments.items() if not (value is None or value is False or value == [])]
+    requested = [name for name, value in arguments.items() if is_set(value) and value != []]
     return f"{', '.join(sorted(requested))} was requested" if requested else None

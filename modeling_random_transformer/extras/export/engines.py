@@ -8,9 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...inference.candidates import PrefixedText
 from ...inference.loading import check_tokenizer
-from ...inference.translation import BatchTranslator, length_penalty_of, search_options
+from ...inference.translation import BatchTranslator, length_penalty_of, search_options, with_prefixes
 from ...inputs_random_transformer import check_choice, drop_none
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...pipeline_random_transformer import Seq2SeqPipeline, current_device
@@ -150,7 +149,7 @@ def translate_fn(model: Any, tokenizer: Any) -> EngineTranslate:
             if sequences or min_new_tokens(options) or options.no_repeat_ngram_size:
                 search["renormalize_logits"] = True  # CTranslate2 distributes their probability over the others
         translate_rows = BatchTranslator(pipe, pipe.call_options(max_new_tokens=max_new_tokens, **search))
-        rows = [PrefixedText(text, "") for text in texts]
+        rows = [*with_prefixes(texts, None)]
         return [best.translation for best, *_ in translate_rows(rows, 0, lambda _: None)]
 
     return run

@@ -18,7 +18,6 @@ from ...data.validation import ValidationReport
 from ...inference.loading import force_target_language, load_translator
 from ...inputs_random_transformer import (
     check_languages,
-    drop_none,
     encode_texts,
     max_source_positions,
     source_limit,
@@ -169,9 +168,10 @@ def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
     """Make these languages the defaults of a model with language tags, so that the engine translates between them."""
     check_languages(tokenizer, src_lang, tgt_lang)
-    for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
-        setattr(tokenizer, name, code)
+    if src_lang is not None:
+        tokenizer.src_lang = src_lang
     if tgt_lang is not None:
+        tokenizer.tgt_lang = tgt_lang
         force_target_language(model, tokenizer)
 
 

@@ -45,11 +45,9 @@ def lexical_shortlist(
     shortlist: Shortlist = {None: most_frequent(targets)}
     source_ids, target_ids, probabilities = translation_probabilities(sources, targets)
     order = np.lexsort((-probabilities, source_ids))
-    target_ids = target_ids[order]
     tokens, starts = np.unique(source_ids[order], return_index=True)
-    for token, start, end in zip(tokens, starts, [*starts[1:], None], strict=True):
+    for token, candidates in zip(tokens, np.split(target_ids[order], starts[1:]), strict=True):
         if token != EMPTY_WORD:
-            candidates = target_ids[start:end]
             shortlist[int(token)] = candidates[:size].tolist()
     return shortlist
 

@@ -112,21 +112,19 @@ def check_supported(config: RandomTransformerConfig, name: str) -> None:
     """
     is_pre_norm = config.norm_order == "pre"
     width = config.d_model // config.num_heads
-    required: dict[str, Any] = {"final_layer_norm": is_pre_norm}
-    if config.position_embedding == "sinusoidal":
-        required["position_offset"] = 0
-    if is_pre_norm:
-        required["share_embeddings"] = True
-    for field, value in required.items():
-        if getattr(config, field) != value:
-            raise ValueError(f"{field} must be {value} for {name}, got {getattr(config, field)!r}.")
-    for field in ("d_k", "d_v"):
-        if getattr(config, field) != width:
-            raise ValueError(f"{field} must be d_model / num_heads={width} for {name}, got {getattr(config, field)}.")
-    if config.layer_norm_eps > LAYER_NORM_EPS:
-        raise ValueError(f"layer_norm_eps must be at most {LAYER_NORM_EPS} for {name}, got {config.layer_norm_eps}.")
-    if config.decoder_start_token_id is None:
-        raise ValueError(f"decoder_start_token_id must be a token id for {name}, got None.")
+    has_sinusoids = config.position_embedding == "sinusoidal"
+    requirements = [
+        ("final_layer_norm", f"{is_pre_norm}", config.final_layer_norm == is_pre_norm),
+        ("position_offset", "0", config.position_offset == 0 or not has_sinusoids),
+        ("share_embeddings", "True", config.share_embeddings or not is_pre_norm),
+        ("d_k", f"d_model / num_heads={width}", config.d_k == width),
+        ("d_v", f"d_model / num_heads={width}", config.d_v == width),
+        ("layer_norm_eps", f"at most {LAYER_NORM_EPS}", config.layer_norm_eps <= LAYER_NORM_EPS),
+        ("decoder_start_token_id", "a token id", config.decoder_start_token_id is not None),
+    ]
+    for field, allowed, is_met in requirements:
+        if not is_met:
+            raise ValueError(f"{field} must be {allowed} for {name}, got {getattr(config, field)!r}.")
 
 
 def native_options(config: RandomTransformerConfig, native: NativeClass) -> dict[str, Any]:

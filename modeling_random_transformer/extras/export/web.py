@@ -23,7 +23,7 @@ from ...base.digests import tokenizer_definition
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...inference.confidence import UNDERLINED_BELOW, find_calibration
-from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
+from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, max_target_positions, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..new_folder import new_folder
 from .engines import check_exportable, engine_module
@@ -142,7 +142,7 @@ def page_settings(
     config = model.config
     check_web_tokenizer(tokenizer)
     search = read_search(model, tokenizer, "the web page")
-    positions = config.max_position_embeddings if config.position_embedding == "learned" else None
+    positions = max_target_positions(config)
     limit, _ = source_limit(tokenizer, positions, None)
     calibration = find_calibration(model, tokenizer)
     widths = ("encoder_layers", "decoder_layers", "num_heads", "d_model", "d_k", "d_v", "vocab_size")

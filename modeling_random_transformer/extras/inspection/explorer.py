@@ -157,12 +157,8 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
 @torch.no_grad()
 def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
     """The contributions of the decoder's parts, at each step, to the logits of the chosen token and the best others."""
-    best = recorded["logits"][0].topk(ATTRIBUTED).indices
-    rows = []
-    for token, row in zip(chosen, best, strict=True):
-        alternatives = row[row != token]
-        rows.append(torch.cat([token[None], alternatives])[:ATTRIBUTED])
-    ids = torch.stack(rows)
+    logits = recorded["logits"][0]
+    ids = logits.scatter(1, chosen[:, None], torch.inf).topk(ATTRIBUTED).indices  # the chosen token is the first
     values = logit_attribution(model, recorded, ids[None])
     first_rows = [value[0] for value in values.values()]
     by_part = torch.stack(first_rows, dim=-1)  # [steps, tokens, parts]

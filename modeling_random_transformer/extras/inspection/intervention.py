@@ -72,7 +72,11 @@ class Intervention(Observer):
                 raise ValueError(f"replacements[{key!r}] must be a number, a tensor or a function, got {kind}.")
             self.counts[key] = 0
             step, pattern = step_and_path(key)
-            for path in matching_paths(pattern, paths):
+            matching = [path for path in paths if fnmatchcase(path, pattern)]
+            if not matching:
+                similar = ", ".join(difflib.get_close_matches(pattern, paths, n=3, cutoff=0))
+                raise ValueError(f"replacements must have paths of this model, such as {similar}, got {pattern!r}.")
+            for path in matching:
                 self._rules.setdefault(path, []).append((key, step, replacement))
 
     def replace(self, path: str, value: Tensor) -> Tensor:
@@ -82,19 +86,6 @@ class Intervention(Observer):
                 value = new_value(replacement, path, value)
                 self.counts[key] += 1
         return value
-
-
-def matching_paths(pattern: str, paths: list[str]) -> list[str]:
-    """The paths that match a pattern.
-
-    Raises:
-        ValueError: there are none.
-    """
-    matching = [path for path in paths if fnmatchcase(path, pattern)]
-    if not matching:
-        similar = difflib.get_close_matches(pattern, paths, n=3, cutoff=0)
-        raise ValueError(f"replacements must have paths of this model, such as {', '.join(similar)}, got {pattern!r}.")
-    return matching
 
 
 def new_value(replacement: Replacement, path: str, value: Tensor) -> Tensor:

@@ -299,6 +299,8 @@ def status_and_message(error: Exception) -> tuple[int, str]:
             return 400, f"{location}: {first['msg']}."
         case TextError():
             return 400, f"q: {error.reason}"
+        case UnicodeDecodeError():
+            return 400, "the body must be UTF-8."
         case ValueError():
             return 400, str(error)
     return 500, "The text was not translated."

@@ -12,7 +12,7 @@ from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
 from ...inference.loading import load_models
 from ...inference.translation import Translator
-from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
+from ...inputs_random_transformer import check_languages, tokenizer_languages
 from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..documents.html_translation import translate_html
 
@@ -94,6 +94,7 @@ def load_directions(
     Raises:
         ValueError: a folder cannot be loaded, a code is not one of the model, or two models have the same direction.
     """
+    options = options or {}
     directions: dict[tuple[str, str], Direction] = {}
     for argument in models:
         match = MODEL_ARGUMENT.fullmatch(argument)
@@ -102,19 +103,20 @@ def load_directions(
         source, target, folder = match.groups() if match else (None, None, argument)
         model, tokenizer = load_models([folder], dtype, device, "--model", **engine_options)
         tagged = bool(tokenizer_languages(tokenizer))
-        for pair in [(source, target)] if source and target else language_pairs(tokenizer):
-            codes = canonical_code(pair[0]), canonical_code(pair[1])
+        pairs = [(source, target)] if source and target else language_pairs(tokenizer)
+        for src_lang, tgt_lang in pairs:
+            codes = canonical_code(src_lang), canonical_code(tgt_lang)
             if codes[0] == codes[1] or AUTO in codes:
-                raise ValueError(f"--model must have two languages for a direction, got {':'.join(pair)}.")
+                raise ValueError(f"--model must have two languages for a direction, got {src_lang}:{tgt_lang}.")
             if codes in directions:
-                raise ValueError(f"--model must have one model per direction, got two for {':'.join(pair)}.")
+                raise ValueError(f"--model must have one model per direction, got two for {src_lang}:{tgt_lang}.")
             languages: dict[str, str] = {}
             if tagged:
-                languages = {"src_lang": pair[0], "tgt_lang": pair[1]}
-                check_languages(tokenizer, **languages)
-            elif options and options.get("split_sentences"):
-                languages = {"src_lang": pair[0]}  # the language selects abbreviations
-            directions[codes] = Direction(*pair, model, tokenizer, (options or {}) | languages)
+                check_languages(tokenizer, src_lang, tgt_lang)
+                languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+            elif options.get("split_sentences"):
+                languages = {"src_lang": src_lang}  # the language selects abbreviations
+            directions[codes] = Direction(src_lang, tgt_lang, model, tokenizer, options | languages)
     return list(directions.values())
 
 
@@ -122,5 +124,5 @@ def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
     """The directions of a model by its tokenizer: all pairs of language tags, or the languages of a Marian model."""
     if languages := tokenizer_languages(tokenizer):
         return list(permutations(languages, 2))
-    named = drop_none(source=getattr(tokenizer, "source_lang", None), target=getattr(tokenizer, "target_lang", None))
-    return [tuple(named.values())] if len(named) == 2 else [UNKNOWN_PAIR]
+    source, target = (getattr(tokenizer, name, None) for name in ("source_lang", "target_lang"))
+    return [(source, target)] if source and target else [UNKNOWN_PAIR]

@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
@@ -68,8 +67,7 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
         if content_type.startswith(MULTIPART):
             if OTHER_CHARSET.search(content_type):
                 raise ValueError("the body must be UTF-8.")
-            with errors_of_encoding():
-                body.decode()  # starlette reads another encoding as Latin-1
+            body.decode()  # starlette reads another encoding as Latin-1
             async with request.form(max_fields=max_texts + OTHER_FIELDS, max_part_size=2**30) as form:
                 return query | one_or_list({name: form.getlist(name) for name in form})
     if content_type.startswith(URLENCODED):
@@ -81,18 +79,8 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
 
 def read_form(body: bytes) -> dict[str, Any]:
     """The known fields of a form or a query in UTF-8, whether their characters are encoded or not."""
-    with errors_of_encoding():
-        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
     return one_or_list({name: fields[name] for name in fields if name in TranslateRequest.model_fields})
-
-
-@contextmanager
-def errors_of_encoding() -> Iterator[None]:
-    """Convert the error of bytes that are not UTF-8."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise ValueError("the body must be UTF-8.") from error
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

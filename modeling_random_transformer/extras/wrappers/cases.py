@@ -53,7 +53,7 @@ class CaseTranslator:
         cases = []
         ordinary = []
         for text, prefix in rows:
-            case = case_of(text) if isinstance(text, str) and not prefix else None
+            case = None if prefix else case_of(text)
             cases.append(case)
             ordinary.append(PrefixedText(text if case is None else self.in_ordinary_case(text), prefix))
         candidates = self.translate_rows(ordinary, first, update)

@@ -7,7 +7,7 @@ from re import Pattern
 from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, PrefixedText, TranslateRows
-from ...inputs_random_transformer import Languages, check_string
+from ...inputs_random_transformer import Languages
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ..pairs.placement import ADJACENT_PLACEHOLDERS, ProtectedText, align_units, protect
 
@@ -29,13 +29,7 @@ class CopyingTranslator:
     copied: Pattern[str] = ADJACENT_PLACEHOLDERS
 
     def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row. A text with a prefix, which may contain copied parts, is not changed.
-
-        Raises:
-            TextError: a text is not a string of Unicode characters.
-        """
-        for index, (text, _) in enumerate(rows):
-            check_string(text, index)
+        """The candidates of each row. A text with a prefix, which may contain copied parts, is not changed."""
         protected = [ProtectedText(text, []) if prefix else protect(text, self.copied) for text, prefix in rows]
         texts = [PrefixedText(parts.text, row.prefix) for parts, row in zip(protected, rows, strict=True)]
         translated = self.translate_rows(texts, first, update)

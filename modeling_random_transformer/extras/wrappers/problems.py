@@ -63,20 +63,16 @@ class Detector:
             return []
         if not translation.strip():
             return [EMPTY]
-        problems = []
-        if has_loop(source, translation):
-            problems.append(LOOP)
-        if words_digest(source) == words_digest(translation) and len(WORD.findall(source)) >= COPIED_WORDS:
-            problems.append(COPY)
-        if self.end_token and candidate.tokens[-1] != self.end_token:
-            problems.append(UNFINISHED)
-        if self.has_other_length(source, translation):
-            problems.append(LENGTH)
-        if self.scripts and not self.has_script(translation):
-            problems.append(SCRIPT)
-        if lacks_number(source, translation):
-            problems.append(NUMBERS)
-        return problems
+        is_copied = words_digest(source) == words_digest(translation)
+        checks = {
+            LOOP: has_loop(source, translation),
+            COPY: is_copied and len(WORD.findall(source)) >= COPIED_WORDS,
+            UNFINISHED: self.end_token and candidate.tokens[-1] != self.end_token,
+            LENGTH: self.has_other_length(source, translation),
+            SCRIPT: self.scripts and not self.has_script(translation),
+            NUMBERS: lacks_number(source, translation),
+        }
+        return [problem for problem, is_present in checks.items() if is_present]
 
     @cached_property
     def has_script(self) -> Callable[[str], bool]:

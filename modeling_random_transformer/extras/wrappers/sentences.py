@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
+from ...base.languages import without_region
 from ...base.placeholders import PLACEHOLDER
 from ...base.progress import Update
 from ...inference.candidates import Candidate, PrefixedText, TranslateRows
 from ...inputs_random_transformer import (
     Languages,
-    check_string,
     encode_texts,
     renumber_errors,
     source_text,
@@ -108,7 +108,7 @@ class SentenceSplitter:
         limit, _ = pipe.source_limit(max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, MAX_SENTENCE_TOKENS)
         self.src_lang = language if tokenizer_languages(pipe.tokenizer) else None
-        self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").replace("-", "_").split("_")[0]
+        self.language = without_region(language or getattr(pipe.tokenizer, "src_lang", None) or "en")
 
     def __call__(self, text: str) -> SplitText:
         """Split a text."""
@@ -188,10 +188,9 @@ class SpaceTranslator:
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, rows: Sequence[PrefixedText], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row; raises a `TextError` if a text is not a string of Unicode characters."""
+        """The candidates of each row."""
         changed = []
-        for index, (text, prefix) in enumerate(rows):
-            check_string(text, index)
+        for text, prefix in rows:
             if has_letters(text):
                 text = source_text(text, self.tokenizer)
             changed.append(PrefixedText(text, prefix))
@@ -220,7 +219,6 @@ class SentenceTranslator:
         sentences: list[PrefixedText] = []
         owners = []  # the index of the row of each sentence
         for index, (text, prefix) in enumerate(rows):
-            check_string(text, index)
             document = self.splitter(text)
             if prefix:
                 document = without_beginning(document, text)

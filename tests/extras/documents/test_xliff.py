@@ -227,7 +227,7 @@ ENTITIES = '<!DOCTYPE xliff [<!ENTITY a "b">]><xliff version="1.2"><trans-unit/>
         ("<html version='1'/>", "must be XLIFF 1 or 2, got <html> of version '1'"),
         ("<xliff/>", "must be XLIFF 1 or 2, got <xliff> of version ''"),
         ("<xliff version='2.0'/>", "must have the attribute trgLang"),
-        (f"<xliff version='1.2'>{'<g>' * 2000}", "must have elements in at most 100 levels"),
+        (f"<xliff version='1.2'>{'<g>' * 2000}{'</g>' * 2000}</xliff>", "must have elements in at most 100 levels"),
         (ENTITIES, "must be XML without entities of its own"),
     ],
 )

@@ -426,7 +426,10 @@ def test_invalid_arguments(saved, tmp_path):
     for options, message in {
         ("engine", "onnx"): "engine must be one of ctranslate2, got 'onnx'.",
         ("engine_dtype", "int4"): "dtype must be one of .*, got 'int4'",
-        ("engine_shortlist", "nowhere"): "engine_shortlist must be a file that can be read, got 'nowhere'",
+        (
+            "engine_shortlist",
+            "nowhere",
+        ): "engine_shortlist must be vmap.txt of an export of this model, got 'nowhere': .*No such file",
         ("engine_folder", tmp_path / "file" / "x"): "engine_folder must be a folder that can be written, got .*file/x",
     }.items():
         with pytest.raises(ValueError, match=message):
