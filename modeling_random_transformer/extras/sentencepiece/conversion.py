@@ -153,10 +153,10 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
         # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped
-        # prefix, such as the mark of an M, so that characters are separated.
+        # prefix, such as the mark of an M or the line feed after a carriage return, so that characters are separated.
         steps += [
             normalizers.NFC(),
-            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x7f])"), SEPARATOR),
+            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])"), SEPARATOR),
             normalizers.Precompiled(spec.precompiled_charsmap),
             normalizers.Replace(SEPARATOR, ""),
             normalizers.NFC(),  # half-width letters and their marks, which the separator has kept apart

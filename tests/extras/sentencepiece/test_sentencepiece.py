@@ -25,7 +25,7 @@ CORPUS = [
 TEXTS = [
     *CORPUS,
     *(unicodedata.normalize("NFD", text) for text in CORPUS),
-    *("", " ", "   ", " a ", "a  b", "\ta\t\tb", "one\ntwo ", "a\u3000b\xa0c\u200bd"),
+    *("", " ", "   ", " a ", "a  b", "\ta\t\tb", "one\ntwo ", "one\r\ntwo", "a\u3000b\xa0c\u200bd"),
     *("▁", "▁the", "the▁dog", " ▁ x ▁ "),
     *(
         "日本語のﾃｷｽﾄ",
