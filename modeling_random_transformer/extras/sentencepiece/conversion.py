@@ -17,6 +17,7 @@ from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformer
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+UNLIMITED = 2**31 - 1  # number of spaces
 SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
 
 # Types of pieces and models in sentencepiece_model.proto.
@@ -196,6 +197,7 @@ def _decoder(spec: Any) -> decoders.Decoder:
         decoders.ByteFallback(),
         decoders.Fuse(),
     ]
-    if spec.add_dummy_prefix:
-        steps.append(decoders.Strip(" ", 1, 0))
+    removed_spaces = UNLIMITED if spec.remove_extra_whitespaces else int(spec.add_dummy_prefix)
+    if removed_spaces:
+        steps.append(decoders.Strip(" ", removed_spaces, 0))
     return decoders.Sequence(steps)
