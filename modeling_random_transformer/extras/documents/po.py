@@ -10,7 +10,7 @@ from ...inputs_random_transformer import check_string
 from .plain_text import translate_plain
 
 # A text without its second quote, of which polib would drop the last character
-UNCLOSED = re.compile(r'^(?!\s*#)[^"\n]*"(?:[^"\\\n]|\\.?)*$', re.MULTILINE)
+UNCLOSED = re.compile(r'^(?!\s*#)[^"\n]*"(?:[^"\\\n]|\\.?+)*+$', re.MULTILINE)
 # Flags of messages with placeholders that are words or percentages in other texts: %1 and %n, %1%, $name
 FLAGS = {"qt-format", "qt-plural-format", "kde-format", "boost-format", "sh-format"}
 FLAGGED = re.compile(r"%L?(?:\d{1,2}%?|n)(?!\w)|\$\w+")

@@ -25,7 +25,7 @@ from ...tokenization_random_transformer import (
     normalize,
     text_normalizer,
 )
-from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
+from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN, USER_DEFINED
 
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
@@ -70,7 +70,10 @@ def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict
         set_default_normalizer(model.normalizer_spec, data["normalizer"])
     ranks = scores(data["model"])
     pieces = {names[i]: ranks.get(token, 0.0) for i, token in tokens.items()}
-    add_pieces(model, pieces, special)
+    symbols = []
+    if not is_byte_level and data["model"].get("ignore_merges"):  # has user-defined symbols of SentencePiece
+        symbols = [token for token in pieces if len(token) > 1 and token not in ranks]
+    add_pieces(model, pieces, special, symbols)
     return model.SerializeToString(), names
 
 
@@ -178,9 +181,10 @@ def code_points(text: str) -> str:
     return " ".join(f"{ord(character):X}" for character in text)
 
 
-def add_pieces(model: Any, pieces: dict[str, float], special: set[str]) -> None:
+def add_pieces(model: Any, pieces: dict[str, float], special: set[str], symbols: list[str]) -> None:
     """Add the tokens with their scores, and what SentencePiece requires: an unknown piece, and all bytes."""
-    types = {UNKNOWN_PIECE: UNKNOWN}
+    types = dict.fromkeys(symbols, USER_DEFINED)
+    types[UNKNOWN_PIECE] = UNKNOWN
     for name in special - {UNKNOWN_PIECE}:
         types[name] = CONTROL
     if model.trainer_spec.byte_fallback:

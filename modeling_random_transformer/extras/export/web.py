@@ -255,8 +255,8 @@ def run_npm(names: Sequence[str], folder: Path) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
-        message = getattr(error, "stderr", None) or str(error)
-        lines = message.splitlines()
+        message = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        lines = (message or str(error)).splitlines()
         reason = next((line for line in lines if line.startswith("npm error")), lines[0])
         raise ValueError(
             f"npm must be able to download {' and '.join(names)}, or npm_cache must be a folder with the archives, "

@@ -17,6 +17,7 @@ from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformer
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+UNLIMITED = 2**31 - 1  # number of spaces
 SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
 
 # Types of pieces and models in sentencepiece_model.proto.
@@ -153,10 +154,10 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
         # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped
-        # prefix, such as the mark of an M, so that characters are separated.
+        # prefix, such as the mark of an M or the line feed after a carriage return, so that characters are separated.
         steps += [
             normalizers.NFC(),
-            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x7f])"), SEPARATOR),
+            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])"), SEPARATOR),
             normalizers.Precompiled(spec.precompiled_charsmap),
             normalizers.Replace(SEPARATOR, ""),
             normalizers.NFC(),  # half-width letters and their marks, which the separator has kept apart
@@ -196,6 +197,7 @@ def _decoder(spec: Any) -> decoders.Decoder:
         decoders.ByteFallback(),
         decoders.Fuse(),
     ]
-    if spec.add_dummy_prefix:
-        steps.append(decoders.Strip(" ", 1, 0))
+    removed_spaces = UNLIMITED if spec.remove_extra_whitespaces else int(spec.add_dummy_prefix)
+    if removed_spaces:
+        steps.append(decoders.Strip(" ", removed_spaces, 0))
     return decoders.Sequence(steps)

@@ -115,6 +115,13 @@ def test_texts_without_a_second_quote_are_errors(text):
         translate_po(f'# a "comment\n{text}\nmsgstr ""\n', None, None)
 
 
+@pytest.mark.parametrize("text", ["C:\\\\", "\\n" * 1000], ids=["backslash at the end", "many escapes"])
+def test_texts_with_escapes_have_their_second_quote(text, monkeypatch):
+    monkeypatch.setattr(po, "translate_plain", lambda texts, *_, **__: [*texts])
+    [message] = polib.pofile(translate_po(f'msgid "{text}"\nmsgstr ""\n', None, None))
+    assert message.msgstr == message.msgid == polib.unescape(text)
+
+
 @pytest.mark.parametrize("escape", [r"\a", r"\101", r"\x41", r"C:\Users", r"\\\'"])
 def test_escapes_that_polib_does_not_know_are_errors(escape):
     with pytest.raises(ValueError, match=r"the document must be PO with the escapes .*, got .*"):

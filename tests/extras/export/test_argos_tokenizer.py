@@ -69,17 +69,19 @@ def test_part_of_a_character_is_split_into_bytes():
     assert any(len(PART_OF_CHARACTER.fullmatch(name)[0]) > 6 for name in expected)
 
 
+@pytest.mark.parametrize("symbols", ["", "<br>,@@"], ids=["no symbols", "user-defined symbols"])
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_imported_sentencepiece_tokens(kind, tmp_path):
+def test_imported_sentencepiece_tokens(kind, symbols, tmp_path):
     import sentencepiece
 
     (tmp_path / "text").write_text("\n".join(SENTENCES * 5), encoding="utf-8")
     options = {"model_type": kind, "vocab_size": 60, "byte_fallback": False, "hard_vocab_limit": False}
+    options["user_defined_symbols"] = symbols
     sentencepiece.SentencePieceTrainer.train(
         input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), minloglevel=2, **options
     )
     tokenizer = from_sentencepiece(tmp_path / "m.model")
-    for text in [*SENTENCES, " en  niño\tla "]:
+    for text in [*SENTENCES, " en  niño\tla ", "la" + symbols.replace(",", "")]:
         actual, expected = pieces(tokenizer, text)
         assert actual == expected == SentencePieceProcessor(str(tmp_path / "m.model")).encode(text, out_type=str)
 

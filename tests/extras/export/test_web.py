@@ -144,6 +144,10 @@ def test_errors_of_packages(tmp_path, monkeypatch):
     fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1")
     with pytest.raises(ValueError, match=f"{message} .*: npm error code E404"):
         web.download([package], tmp_path / "empty")
+    fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; exec /bin/sleep 9")
+    monkeypatch.setattr(web, "TIMEOUT", 0.5)
+    with pytest.raises(ValueError, match=f"{message} .* timed out after 0.5 seconds"):
+        web.download([package], tmp_path / "empty")
     (tmp_path / package.archive).write_bytes(b"changed")
     with pytest.raises(ValueError, match=r"must be the archive of @scope/name 1.2.3, got a file with another digest"):
         web.download([package], tmp_path)

@@ -25,7 +25,7 @@ CORPUS = [
 TEXTS = [
     *CORPUS,
     *(unicodedata.normalize("NFD", text) for text in CORPUS),
-    *("", " ", "   ", " a ", "a  b", "\ta\t\tb", "one\ntwo ", "a\u3000b\xa0c\u200bd"),
+    *("", " ", "   ", " a ", "a  b", "\ta\t\tb", "one\ntwo ", "one\r\ntwo", "a\u3000b\xa0c\u200bd"),
     *("▁", "▁the", "the▁dog", " ▁ x ▁ "),
     *(
         "日本語のﾃｷｽﾄ",
@@ -93,7 +93,13 @@ def test_tokens_equal_those_of_sentencepiece(tmp_path, model_type, normalization
 )
 def test_options_of_the_model(tmp_path, model_type, options):
     processor = train(tmp_path / "a.spm", model_type, **options)
-    check_tokens(processor, from_sentencepiece(tmp_path / "a.spm"), TEXTS)
+    tokenizer = from_sentencepiece(tmp_path / "a.spm")
+    check_tokens(processor, tokenizer, TEXTS)
+    space = processor.piece_to_id("▁")
+    for pieces in ([], [space], [space, space]):  # a model can generate any
+        pieces += processor.encode("the dog")
+        ids = tokenizer.convert_tokens_to_ids(processor.id_to_piece(pieces))
+        assert tokenizer.decode(ids) == processor.decode(pieces)
 
 
 def test_special_tokens_have_the_ids_of_this_package(tmp_path):
