@@ -247,7 +247,7 @@ class BatchTranslator:
         """
         count = self.options.generate_kwargs.get("num_return_sequences", 1)
         candidates = [[Candidate("")] * count for _ in rows]
-        visible = [i for i, (text, _) in enumerate(rows) if not is_blank(text)]
+        visible = [i for i, row in enumerate(rows) if not is_blank(row.text)]
         update(len(rows) - len(visible))
         texts = [rows[i].text for i in visible]
         prefixes = [rows[i].prefix for i in visible]
@@ -324,8 +324,7 @@ class Translator:
         self.composition: Any = None
         translate_rows: TranslateRows = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.wrappers:
-            composition_class = load_extra("wrappers.composition").Composition
-            self.composition = composition_class(self.pipe, self.options, self.languages)
+            self.composition = load_extra("wrappers.composition").Composition(self.pipe, self.options, self.languages)
             translate_rows = self.composition.wrap(translate_rows)
         elif self.options.seed is not None:
             translate_rows = SeededTranslator(translate_rows, self.options.seed)
