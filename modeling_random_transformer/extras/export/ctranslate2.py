@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ...base.files import StrPath, read_json
 from ...inference.scoring import label_log_probabilities
 from ...inference.translation import PAPER_LENGTH_PENALTY
-from ...inputs_random_transformer import check_choice, encode_texts, source_text
+from ...inputs_random_transformer import TextError, check_choice, check_string, encode_texts, source_text
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
 from .compare import check_equal, compared_ids, reference_of
@@ -114,7 +114,8 @@ def load(folder: StrPath) -> EngineTranslate:
     The translation of a blank text is `""`. Other texts without letters are returned unchanged, as by the pipeline.
 
     Raises:
-        ValueError: the folder was exported by an earlier version, without the options of the search.
+        ValueError: the folder was exported by an earlier version, without the options of the search. The function
+            raises it for a text that is not a string or above the tokenizer's `model_max_length`.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     source, target = vocabularies(tokenizer)
@@ -130,13 +131,21 @@ def load(folder: StrPath) -> EngineTranslate:
     engine = ParallelTranslator(folder)
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
+        for i, text in enumerate(texts):
+            check_string(text, i)
         translations = ["" if is_blank(text) else text for text in texts]
         indices = []
         for i, text in enumerate(texts):
             if has_letters(text) or not (keeps_without_letters or is_blank(text)):
                 indices.append(i)
         sources = [source_text(texts[i], tokenizer, None, config[PREFIX]) for i in indices]
-        rows = encode_texts(tokenizer, sources)["input_ids"] if sources else []
+        rows = encode_texts(tokenizer, sources, verbose=False)["input_ids"] if sources else []
+        limit = tokenizer.model_max_length
+        for i, row in zip(indices, rows, strict=True):
+            if len(row) > limit:
+                raise TextError(
+                    i, f"texts must have at most tokenizer.model_max_length={limit} tokens, got {len(row)}."
+                )
         results = engine(
             [[token_of[i] for i in row] for row in rows],
             [first] * len(rows),

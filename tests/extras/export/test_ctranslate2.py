@@ -102,6 +102,17 @@ def test_maximum_length(kind, positions, tmp_path):
         load_engine(tmp_path / "out")([longest + "z"], 1, 5)
 
 
+def test_invalid_texts(tmp_path):
+    model, tokenizer = exportable()
+    tokenizer.model_max_length = 3
+    export_model(model, tokenizer, tmp_path / "out")
+    translate = load_engine(tmp_path / "out")
+    with pytest.raises(ValueError, match=r"index 1: texts must have at most tokenizer.model_max_length=3 tokens, got"):
+        translate(["a", TEXTS[0]], 1, LIMIT)
+    with pytest.raises(ValueError, match="index 0: texts must be strings, got 3"):
+        translate([3], 1, LIMIT)
+
+
 # By name: options, given the tokens of a translation.
 OPTIONS = {
     "min_new_tokens": lambda _: {"min_new_tokens": 6},
