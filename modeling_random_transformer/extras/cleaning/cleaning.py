@@ -288,9 +288,7 @@ def clean_files(
 
         _write_pairs(_cleaned(corpus, settings, report, reject), held_out, report, write, reject)
         if report_file is not None:
-            content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
-            text = json.dumps(content, indent=2, ensure_ascii=False)
-            files[report_file].write(f"{text}\n".encode(errors="backslashreplace"))  # file names may be invalid UTF-8
+            _write_report(files[report_file], report, settings)
     return report
 
 
@@ -347,6 +345,12 @@ def _write_pairs(
         listed = ", ".join(counts) or "none"
         raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {listed}.")
     report.inspect(kept)
+
+
+def _write_report(file: IO[bytes], report: CleaningReport, options: CleaningOptions) -> None:
+    content = asdict(report) | {"kept": report.valid, "options": asdict(options)}
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    file.write(f"{text}\n".encode(errors="backslashreplace"))  # file names may be invalid UTF-8
 
 
 def _write_line(file: IO[bytes], line: str) -> None:

@@ -37,11 +37,15 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
 def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str]:
     """The names of the files of the languages: of equal names before the suffix, or else of all files."""
     corpora: dict[str, list[str]] = defaultdict(list)
-    files = [name for name in names if _suffix(name) and not name.endswith("/") and not name.startswith("__MACOSX/")]
-    for name in files:
-        corpora[PurePosixPath(name).stem].append(name)
+    files = []
+    for name in names:
+        is_folder = name.endswith("/")
+        if _suffix(name) and not is_folder and not name.startswith("__MACOSX/"):
+            files.append(name)
+            corpora[PurePosixPath(name).stem].append(name)
     members = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
-    if not len(members) == len({*members}) == len(codes):
+    is_one_corpus = len(members) == len({*members}) == len(codes)
+    if not is_one_corpus:
         examples = " and ".join(f"corpus.{code}" for code in codes)
         raise ValueError(
             f"{path} must contain one corpus, such as {examples}, got the files {format_names(names) or 'none'}."
@@ -55,8 +59,10 @@ def _with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> l
     for names in corpora:
         suffixes = [_suffix(name) for name in names]
         matching = [matching_code(code, suffixes) for code in codes]
-        if None not in matching:
-            members += [name for code in matching for name in names if _suffix(name) == code]
+        if None in matching:
+            continue
+        for code in matching:
+            members += [name for name in names if _suffix(name) == code]
     return members
 
 
