@@ -5,7 +5,7 @@ from typing import Any
 
 DTYPES = ("float32", "bfloat16", "int8")  # dtypes in which models translate
 # Engines that compute `generate()` → the module in `extras` with the engine's function `attach`.
-ENGINES = {"ctranslate2": "export.dispatch"}
+ENGINES = {"ctranslate2": "export.ctranslate2_engine"}
 
 
 def load_extra(name: str) -> Any:

@@ -18,7 +18,7 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.extras.documents import translate_html
-from modeling_random_transformer.extras.export import dispatch
+from modeling_random_transformer.extras.export import ctranslate2_engine
 from modeling_random_transformer.inference import encode_lines, translate, translation_files
 from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.command_line import exit_status
@@ -232,7 +232,7 @@ class TestEngine:
     def warnings(self, monkeypatch):
         """The warnings of the engine."""
         messages = []
-        monkeypatch.setattr(dispatch.logger, "warning_once", lambda text, *args: messages.append(text % args))
+        monkeypatch.setattr(ctranslate2_engine.logger, "warning_once", lambda text, *args: messages.append(text % args))
         return messages
 
     @pytest.mark.parametrize("engine_folder", [None, "new/exports"])

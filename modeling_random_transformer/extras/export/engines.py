@@ -71,7 +71,7 @@ def export_model(
         ValueError: an argument is invalid or has no effect, or the engine is not installed or does not support the
             model.
     """
-    module = engine_module(engine, dtype)
+    module = export_module(engine, dtype)
     check_exportable(model, tokenizer)
     options = checked_options(
         engine,
@@ -103,11 +103,11 @@ def load_engine(folder: StrPath, engine: str = "ctranslate2") -> EngineTranslate
     Raises:
         ValueError: the engine is unknown or not installed.
     """
-    return engine_module(engine).load(folder)
+    return export_module(engine).load(folder)
 
 
-def engine_module(engine: str, dtype: str | None = None) -> Any:
-    """Import the module of an engine, which imports the engine.
+def export_module(engine: str, dtype: str | None = None) -> Any:
+    """Import the module that exports to an engine, and that imports the engine.
 
     Raises:
         ValueError: the engine is unknown or not installed, or does not support the dtype.

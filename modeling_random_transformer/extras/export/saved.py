@@ -27,7 +27,7 @@ from ...inputs_random_transformer import (
 from ...tokenization_random_transformer import is_blank
 from ..new_folder import check_free
 from .compare import SENTENCES, Comparison, compare
-from .engines import checked_options, engine_module, export_model, load_engine
+from .engines import checked_options, export_model, export_module, load_engine
 from .search import table_positions, token_names, without_patience
 from .shortlist import lexical_shortlist, vmap
 from .web import export_web_page
@@ -117,7 +117,7 @@ def export_saved_model(
     options = checked_options(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
     sentences = SENTENCES if check is None else read_sentences(check)
     dtype = dtype or ("int8" if web else "float32")
-    engine_module(engine, dtype)
+    export_module(engine, dtype)
     check_free(output, overwrite)  # before the model is loaded and a shortlist is computed
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_for_engine(folder, engine, source_lang, target_lang)

@@ -26,7 +26,7 @@ from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, max_target_positions, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..new_folder import new_folder
-from .engines import check_exportable, engine_module
+from .engines import check_exportable, export_module
 from .search import read_search
 
 PAGE, INDEX = Path(__file__).parent / "page", "index.html"
@@ -103,7 +103,7 @@ def export_web_page(
     Raises:
         ValueError: an argument is invalid, onnxruntime or npm is not installed, or the page does not support the model.
     """
-    engine = engine_module("onnx", dtype)
+    engine = export_module("onnx", dtype)
     check_exportable(model, tokenizer)
     settings = page_settings(model, tokenizer, dtype) | read_greeting(card)
     cache = default_cache() if npm_cache is None else Path(npm_cache)

@@ -9,8 +9,12 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from modeling_random_transformer.extras.export import dispatch
-from modeling_random_transformer.extras.export.dispatch import SEARCH_DEFAULTS, CTranslate2Engine, options_of_call
+from modeling_random_transformer.extras.export import ctranslate2_engine
+from modeling_random_transformer.extras.export.ctranslate2_engine import (
+    SEARCH_DEFAULTS,
+    CTranslate2Engine,
+    options_of_call,
+)
 from modeling_random_transformer.extras.export.search import token_names
 from modeling_random_transformer.extras.export.shortlist import vmap
 from modeling_random_transformer.extras.wrappers import Glossary
@@ -41,7 +45,9 @@ def reasons(monkeypatch):
     """The reasons why the model runs, each time."""
 
     messages = []
-    monkeypatch.setattr(dispatch.logger, "warning_once", lambda message, *args: messages.append(message % args))
+    monkeypatch.setattr(
+        ctranslate2_engine.logger, "warning_once", lambda message, *args: messages.append(message % args)
+    )
     return messages
 
 
@@ -300,8 +306,8 @@ def test_a_model_that_is_saved_or_observed_is_not_changed(use, models, reasons, 
 
 def test_a_search_is_prepared_once_for_equal_options(models, reasons, monkeypatch):
     _, engine, tokenizer = models
-    prepared, search = [], dispatch.engine_search
-    monkeypatch.setattr(dispatch, "engine_search", lambda *args: prepared.append(args) or search(*args))
+    prepared, search = [], ctranslate2_engine.engine_search
+    monkeypatch.setattr(ctranslate2_engine, "engine_search", lambda *args: prepared.append(args) or search(*args))
     for _ in range(3):
         translate(TEXTS[:1], engine, tokenizer, num_beams=2, **SHORT)
     assert len(prepared) == 1
@@ -412,9 +418,9 @@ def test_shortlist_limits_the_target_tokens(tmp_path):
 def test_models_that_cannot_be_exported(tmp_path, caplog):
     model, tokenizer = exportable()
     model.generation_config.repetition_penalty = 2.0
-    dispatch.logger.warning_once.cache_clear()
+    ctranslate2_engine.logger.warning_once.cache_clear()
     with caplog.at_level(logging.WARNING):
-        dispatch.logger.addHandler(caplog.handler)
+        ctranslate2_engine.logger.addHandler(caplog.handler)
         attach_engine(model, tokenizer, tmp_path)
     assert model.engine is None
     assert "runs the model, not CTranslate2: repetition_penalty must be 1 for CTranslate2, got 2.0." in caplog.text
