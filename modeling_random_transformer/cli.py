@@ -15,11 +15,10 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from . import _exit_when_interrupted
 from .base.errors import first_line
-from .commands.command_line import INTERRUPTED, discard_stdout, print_error, raise_on_sigterm
+from .commands.command_line import discard_stdout, print_error, raise_on_sigterm
 from .extras.parser import Parser
 
 PROGRAM = "random-transformer"
-RESUMED = ("train", "distill")  # verbs whose work always resumes; for others, see `InferenceArguments.load`
 # What each verb does; `back-translate` is the module `commands/back_translate.py`.
 VERBS = {
     "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",
@@ -66,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
     program = f"{PROGRAM} {verb}"
-    hint = INTERRUPTED if verb in RESUMED else ""
-    return run_command(lambda: run_verb(verb, program, arguments), program, hint)
+    return run_command(lambda: run_verb(verb, program, arguments), program)
 
 
 def run_verb(verb: str, program: str, argv: Sequence[str]) -> int | None:
@@ -89,13 +87,12 @@ def load_verb(verb: str) -> Any:
         raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}.") from error
 
 
-def run_command(command: Callable[[], int | None], program: str, hint: str = "") -> int:
+def run_command(command: Callable[[], int | None], program: str) -> int:
     """Run a command and turn its errors into an exit status, and a line on stderr.
 
     Args:
         command: the command; it may return a status of its own.
         program: the name in errors.
-        hint: what an interrupted run prints, if anything and unless `KeyboardInterrupt` has a message.
 
     Returns:
         0 on success, or if the reader of standard output has exited; 1 if the result is not valid, such as weights or
@@ -111,9 +108,8 @@ def run_command(command: Callable[[], int | None], program: str, hint: str = "")
         discard_stdout()
         return 0
     except KeyboardInterrupt as interruption:
-        message = str(interruption) or hint
-        if message:
-            print_error(program, message)
+        if str(interruption):
+            print_error(program, str(interruption))
         return 128 + signal.SIGINT
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))

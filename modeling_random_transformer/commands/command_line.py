@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,15 @@ from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
 POLLING_INTERVAL = 0.2  # seconds
 INTERRUPTED = "interrupted; the same command resumes the run."
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Let an interruption print that the same command resumes the run."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        raise KeyboardInterrupt(INTERRUPTED) from interruption
 
 
 def initialize_process(device: str | None) -> Any:
@@ -252,12 +261,8 @@ class InferenceArguments(DeviceArguments):
         state = initialize_process(self.device)
         if state.num_processes > 1 and not is_resumable:
             raise ValueError(f"the input and --output must be files with {state.num_processes} processes.")
-        try:
+        with resumable() if is_resumable else nullcontext():
             yield load_models(self.model, self.dtype, self.device or state.device, "--model", **engine_options)
-        except KeyboardInterrupt as interruption:
-            if not is_resumable:
-                raise
-            raise KeyboardInterrupt(INTERRUPTED) from interruption
         state.destroy_process_group()
 
 

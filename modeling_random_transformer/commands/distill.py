@@ -14,6 +14,7 @@ from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, tab
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.training_arguments import TranslationTrainingArguments
+from .command_line import resumable
 from .train import GROUPS, parse_arguments
 
 OF_TEACHER = """teacher source_text text_key teacher_dtype teacher_num_beams teacher_max_tokens_per_batch interpolate
@@ -26,7 +27,8 @@ def run(program: str, argv: Sequence[str]) -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # the same logging as in `train`
     groups = {"the teacher and its texts": OF_TEACHER, **GROUPS}
     arguments, data_args, model_args, args = parse_arguments(argv, ARGUMENTS, program, __doc__, groups)
-    result = distill(arguments, data_args, model_args, args)
+    with resumable():
+        result = distill(arguments, data_args, model_args, args)
     if args.process_index == 0:
         folder = result.run.folder
         print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")

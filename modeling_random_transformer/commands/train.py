@@ -22,6 +22,7 @@ from transformers import EarlyStoppingCallback
 from ..extras.parser import Parser, all_from_values
 from ..training.run import train_translation
 from ..training.training_arguments import TRAINING_ARGUMENTS
+from .command_line import resumable
 
 # The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.
 GROUPS = {
@@ -85,7 +86,8 @@ def run(program: str, argv: Sequence[str]) -> None:
         if args.process_index == 0:
             print(estimate)
         return
-    result = train_translation(data_args, model_args, args)
+    with resumable():
+        result = train_translation(data_args, model_args, args)
     if args.process_index == 0:
         for split, metrics in result.scores.items():
             for name, values in metrics.items():
@@ -110,11 +112,14 @@ def run_stages(program: str, path: Path, recipe: dict[str, Any], flags: Sequence
     arguments = Parser(program, __doc__, classes, {**GROUPS, **RECIPE_GROUP, **ESTIMATE}).values(flags)
     is_dry = arguments.pop("dry_run", False)
     plan = RecipePlan(path, recipe, **arguments)
-    text = plan.estimate() if is_dry else table(RecipeRun(plan).run())
+    if is_dry:
+        text = plan.estimate()
+    else:
+        with resumable():
+            rows = RecipeRun(plan).run()
+        text = f"{table(rows)}\nSaved the model to {plan.folder}."
     if plan.args.process_index == 0:
         print(text)
-        if not is_dry:
-            print(f"Saved the model to {plan.folder}.")
 
 
 def parse_arguments(
