@@ -32,17 +32,16 @@ class Composition:
     """Wraps a function that translates by the functions of the options that are set.
 
     Args:
+        translator: the function, which calls the pipeline.
         pipe: the pipeline of the model.
         options: the options.
         languages: the languages that are given, for a tokenizer with language tags.
-
-    Attributes:
-        translate_sentence_rows: the function of single sentences, whose placeholders are not kept.
     """
 
-    translate_sentence_rows: TranslateRows
-
-    def __init__(self, pipe: Seq2SeqPipeline, options: TranslationOptions, languages: Languages):
+    def __init__(
+        self, translator: TranslateRows, pipe: Seq2SeqPipeline, options: TranslationOptions, languages: Languages
+    ):
+        self.translator = translator
         self.pipe = pipe
         self.options = options
         self.languages = languages
@@ -50,13 +49,29 @@ class Composition:
         self.source_language: str | None = options.pipeline_kwargs.get("src_lang")
         self.is_rated = options.confidence or options.min_confidence is not None
 
-    def wrap(self, translate_rows: TranslateRows) -> TranslateRows:
-        """The function of texts that wraps `translate_rows`.
+    @cached_property
+    def translate_rows(self) -> TranslateRows:
+        """The function of texts.
 
         Raises:
             ValueError: an option is invalid, or the model does not support it.
         """
         options = self.options
+        translate_rows = self.translate_sentence_rows
+        if options.split_sentences:
+            splitter = SentenceSplitter(self.pipe, options.max_source_tokens, self.source_language)
+            translate_rows = SentenceTranslator(translate_rows, splitter, self.languages)
+        elif options.repair:
+            translate_rows = CopyingTranslator(translate_rows, self.pipe, self.languages)
+        if options.min_confidence is not None:
+            translate_rows = SelectingTranslator(translate_rows, options.min_confidence, options.keep_source)
+        return translate_rows
+
+    @cached_property
+    def translate_sentence_rows(self) -> TranslateRows:
+        """The function of single sentences, whose placeholders are not kept."""
+        options = self.options
+        translate_rows = self.translator
         if options.mbr is not None:
             translate_rows = MbrTranslator(translate_rows)
         if options.repair:
@@ -69,16 +84,7 @@ class Composition:
             translate_rows = RatingTranslator(translate_rows, self.score, self.calibration)
         if options.repair:
             translate_rows = CaseTranslator(translate_rows, self.pipe.tokenizer)
-        translate_rows = SpaceTranslator(translate_rows, self.pipe.tokenizer)
-        self.translate_sentence_rows = translate_rows
-        if options.split_sentences:
-            splitter = SentenceSplitter(self.pipe, options.max_source_tokens, self.source_language)
-            translate_rows = SentenceTranslator(translate_rows, splitter, self.languages)
-        elif options.repair:
-            translate_rows = CopyingTranslator(translate_rows, self.pipe, self.languages)
-        if options.min_confidence is not None:
-            translate_rows = SelectingTranslator(translate_rows, options.min_confidence, options.keep_source)
-        return translate_rows
+        return SpaceTranslator(translate_rows, self.pipe.tokenizer)
 
     def effective_options(self) -> dict[str, Any]:
         """The values of these options that determine the translations; the glossary as its terms."""
@@ -112,8 +118,13 @@ class Composition:
         """The detector of bad translations for this direction of translation."""
         return detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
 
-    def search(self, candidates: int, **generate_kwargs: Any) -> BatchTranslator:
-        """Another beam search, which returns a number of candidates, with more options of `generate()`."""
+    def beam_search(self, candidates: int, **generate_kwargs: Any) -> BatchTranslator:
+        """A function that translates by another beam search, which returns a number of candidates.
+
+        Args:
+            candidates: the number.
+            **generate_kwargs: more options of `generate()`.
+        """
         options = self.pipe.call_options(
             num_beams=max(candidates, self.options.num_beams),
             num_return_sequences=candidates,
@@ -127,14 +138,14 @@ class Composition:
     def repaired(self, translate_rows: TranslateRows) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
         splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, self.source_language, reports_cuts=False)
-        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, COPIED_NUMBER)
-        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, COPIED_NUMBER)
+        without_numbers = CopyingTranslator(self.beam_search(1), self.pipe, self.languages, COPIED_NUMBER)
+        blocked = CopyingTranslator(self.beam_search(1, **WITHOUT_LOOPS), self.pipe, self.languages, COPIED_NUMBER)
         remedies: list[TranslateRows] = [
-            self.search(HYPOTHESES),
+            self.beam_search(HYPOTHESES),
             without_numbers,
-            self.search(HYPOTHESES, **WITHOUT_REPETITIONS),
+            self.beam_search(HYPOTHESES, **WITHOUT_REPETITIONS),
             SentenceTranslator(blocked, splitter, self.languages),
-            self.search(HYPOTHESES, **WITHOUT_EQUAL_TOKENS),
+            self.beam_search(HYPOTHESES, **WITHOUT_EQUAL_TOKENS),
         ]
         return RepairingTranslator(translate_rows, self.detector, remedies)
 
@@ -144,7 +155,9 @@ class Composition:
         check_type("glossary", options.glossary, Glossary, "a Glossary")
         longest = partial(longest_target, config=self.pipe.model.config, max_new_tokens=options.max_new_tokens)
         penalty = options.length_penalty or 0.0
-        return GlossaryTranslator(options.glossary, translate_rows, self.search(LISTED), self.score, longest, penalty)
+        return GlossaryTranslator(
+            options.glossary, translate_rows, self.beam_search(LISTED), self.score, longest, penalty
+        )
 
     def score(self, pairs: Sequence[Pair | None]) -> list[WordScore]:
         """The scores of pairs, including scores of tokens and words. Longer texts are truncated."""
