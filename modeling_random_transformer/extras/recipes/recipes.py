@@ -14,6 +14,7 @@ import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,6 @@ class RecipeRun:
         self.plan = plan
         self.folder = plan.folder
         self.stages = plan.stages
-        self.needs_files = True  # `False` once the result is complete
 
     def run(self) -> list[Facts]:
         """Run the stages that are not finished, and save the result.
@@ -120,7 +120,6 @@ class RecipeRun:
         ):
             call_on_main_process(self.check_folder)
             inputs = self.plan.inputs_of_data()
-            self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.plan.path(DATA), PAIRS)
             call_on_main_process(self.check_monolingual_texts)
             self.run_recorded(
@@ -156,8 +155,13 @@ class RecipeRun:
                 if stage.name not in finished:
                     check_monolingual(name, path, self.plan.options[stage.name].get("text_key", TEXT_KEY))
 
+    @cached_property
+    def needs_files(self) -> bool:
+        """Whether the files of the finished stages are needed, because this run began without a complete result."""
+        return not call_on_main_process(self.has_result)
+
     def has_result(self) -> bool:
-        """Whether the result is complete, so that the files of the stages are not needed."""
+        """Whether the result is complete."""
         result = self.finished_stages.get(RESULT)
         return result is not None and bool(result.files) and not result.changed_files()
 
