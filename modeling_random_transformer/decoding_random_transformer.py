@@ -313,16 +313,16 @@ class BeamAttention:
     Args:
         layer: the decoder layer.
         index: its index in the cache.
-        cache: keys and values of the target.
+        target: the KV cache of the target.
         source: keys and values of the source, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
     """
 
     def __init__(
-        self, layer: Any, index: int, cache: BeamKVCache, source: tuple[Tensor, Tensor], source_mask: Tensor | None
+        self, layer: Any, index: int, target: BeamKVCache, source: tuple[Tensor, Tensor], source_mask: Tensor | None
     ):
         self.index = index
-        self.cache = cache
+        self.target = target
         self.d_k = layer.config.d_k
         self.d_v = layer.config.d_v
         self.target_scale = layer.self_attn.scaling
@@ -337,11 +337,11 @@ class BeamAttention:
 
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, heads · d_k]` and `[batch, heads · d_v]` → `[batch, heads · d_v]`."""
-        split_heads = self.cache.split_heads
+        split_heads = self.target.split_heads
         query_heads = split_heads(query, self.d_k)
         key_heads = split_heads(key, self.d_k)
         value_heads = split_heads(value, self.d_v)
-        keys, values, mask = self.cache.append(self.index, key_heads, value_heads)
+        keys, values, mask = self.target.append(self.index, key_heads, value_heads)
         outputs = self.attend(query_heads, keys, values, mask, scale=self.target_scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
@@ -385,14 +385,14 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         if self.step is not None:
-            return self.step.cache.length
+            return self.step.target.length
         return super().get_seq_length(layer_idx)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
         if self.beams == 1:  # a search of the caller, which may reorder rows of different sources
             self.end_steps()
-        target = self.self_attention_cache if self.step is None else self.step.cache
+        target = self.self_attention_cache if self.step is None else self.step.target
         target.reorder_cache(beam_idx)
 
     def current_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
@@ -413,7 +413,7 @@ class FastDecodingCache(EncoderDecoderCache):
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
         if self.step is None:
             return
-        beam_cache = self.step.cache
+        beam_cache = self.step.target
         for i, (keys, values) in enumerate(zip(beam_cache.keys, beam_cache.values, strict=True)):
             keys = beam_cache.separate_beams(keys)
             values = beam_cache.separate_beams(values)
@@ -463,12 +463,12 @@ class StaticDecodingCache(FastDecodingCache):
     def reusable_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
         pool = step_pool(model)
-        key = step.key()
-        earlier = pool.steps.pop(key, None)  # no other call can use it until this one is over
+        signature = step.signature()
+        earlier = pool.steps.pop(signature, None)  # no other call can use it until this one is over
         if earlier is not None:
             earlier.load(step)
             step = earlier
-        finalize(self, pool.keep, key, step)
+        finalize(self, pool.keep, signature, step)
         return step
 
 
@@ -477,7 +477,7 @@ class FastStep:
 
     Args:
         model: the model.
-        cache: the keys and values of all earlier tokens.
+        target: the KV cache of the target, which contains all earlier tokens.
         source: the keys and values of the source per layer, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
         max_length: maximum number of target tokens. The weights are packed if enough steps remain.
@@ -486,19 +486,19 @@ class FastStep:
     def __init__(
         self,
         model: Any,
-        cache: BeamKVCache,
+        target: BeamKVCache,
         source: LayerKeysValues,
         source_mask: Tensor | None,
         max_length: int,
     ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
-        self.cache = cache
-        packs_weights = max_length - cache.length >= MIN_STEPS_TO_PACK
-        self.batch_size = cache.groups * cache.beams if packs_weights else 0
+        self.target = target
+        packs_weights = max_length - target.length >= MIN_STEPS_TO_PACK
+        self.batch_size = target.groups * target.beams if packs_weights else 0
         self.attentions = []
         for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True)):
-            self.attentions.append(BeamAttention(layer, i, cache, layer_source, source_mask))
+            self.attentions.append(BeamAttention(layer, i, target, layer_source, source_mask))
 
     @cached_property
     def fast_decoder(self) -> FastDecoder:
@@ -508,13 +508,13 @@ class FastStep:
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens, `[batch, 1]` → logits of the next tokens, `[batch, 1, vocab_size]`."""
         logits = self.compute(ids)
-        self.cache.advance()
+        self.target.advance()
         return logits[:, None]
 
     def compute(self, ids: Tensor) -> Tensor:
         """The logits of a step, without a change of Python values: `[batch, 1]` → `[batch, vocab_size]`."""
-        self.cache.reserve()
-        states = self.decoder.embed(ids, self.cache.next_position(), position_limit=self.cache.length + 1)
+        self.target.reserve()
+        states = self.decoder.embed(ids, self.target.next_position(), position_limit=self.target.length + 1)
         return self.fast_decoder(states[:, 0], self.attentions)
 
 
@@ -527,7 +527,7 @@ class CapturedStep(FastStep):
     The graph computes on the tensors with which it was captured. A later call copies its tensors into them.
     """
 
-    cache: StaticKVCache
+    target: StaticKVCache
     graph: Any = None  # torch.cuda.CUDAGraph
     ids: Tensor  # [batch, 1], read by the graph
     logits: Tensor  # [batch, vocab_size], written by the graph
@@ -563,24 +563,24 @@ class CapturedStep(FastStep):
 
     def tensors(self) -> list[Tensor]:
         """The tensors that the steps of a call read, apart from the weights."""
-        cache = self.cache
-        tensors = [*cache.keys, *cache.values, cache.mask, cache.position, cache.token_entries]
+        target = self.target
+        tensors = [*target.keys, *target.values, target.mask, target.position, target.token_entries]
         for attention in self.attentions:
             assert attention.source_mask is not None
             tensors += [attention.source_keys, attention.source_values, attention.source_mask]
         return tensors
 
-    def key(self) -> tuple[Any, ...]:
-        """The shapes and modes of this step: steps with equal keys can use the same graph."""
+    def signature(self) -> tuple[Any, ...]:
+        """The shapes and modes of this step: steps with equal signatures can use the same graph."""
         layouts = [(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors()]
         modes = torch.is_inference_mode_enabled(), float32_precisions()
-        return self.cache.beams, *modes, *layouts
+        return self.target.beams, *modes, *layouts
 
     def load(self, step: "CapturedStep") -> None:
         """Continue the tokens of another step."""
         self.copy_from(step.tensors())
-        self.cache.length = step.cache.length
-        self.cache.entries = step.cache.entries
+        self.target.length = step.target.length
+        self.target.entries = step.target.entries
 
     def copy_from(self, tensors: Sequence[Tensor]) -> None:
         """Copy another step's tensors into `tensors()`."""
@@ -592,13 +592,13 @@ class StepPool:
     """The captured steps of a model that no call uses, and the sizes of the calls that did not capture one."""
 
     def __init__(self) -> None:
-        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by their keys
+        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by their signatures
         self.seen_sizes: set[tuple[int, ...]] = set()
 
-    def keep(self, key: tuple[Any, ...], step: CapturedStep) -> None:
+    def keep(self, signature: tuple[Any, ...], step: CapturedStep) -> None:
         """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
         if step.graph is not None:
-            self.steps[key] = step
+            self.steps[signature] = step
         if len(self.steps) > MAX_CAPTURED_STEPS:
             oldest = next(iter(self.steps))
             del self.steps[oldest]

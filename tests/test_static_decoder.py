@@ -43,7 +43,7 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a GP
 def caches(monkeypatch):
     """The classes of the caches on which steps are taken."""
     classes, compute = [], FastStep.compute
-    monkeypatch.setattr(FastStep, "compute", lambda self, ids: classes.append(type(self.cache)) or compute(self, ids))
+    monkeypatch.setattr(FastStep, "compute", lambda self, ids: classes.append(type(self.target)) or compute(self, ids))
     monkeypatch.setattr(generation, "step_difference", lambda _: None)
     return classes
 

@@ -88,8 +88,8 @@ def measure(model: Any, peer: Any, ids: Tensor, num_beams: int, tokens: int, pai
     }
     if step := last_captured(model):
         repeat = tokens // 2
-        step.cache.position.sub_(repeat)  # keeps the replayed steps within the capacity
-        step.cache.token_entries.sub_(repeat * num_beams)
+        step.target.position.sub_(repeat)  # keeps the replayed steps within the capacity
+        step.target.token_entries.sub_(repeat * num_beams)
         figures["graph, ms"] = 1000 * seconds(step.graph.replay, repeat)
     return with_error_if_not_captured(figures, model)
 
