@@ -21,6 +21,19 @@ translation from its parts. Only the first process calls them:
         stage.finish([output], lines=120)
 
 If the other processes need the record too, the first process calls them by `Job.update`, as `Job.run` does.
+
+What happens depends on the stage of an earlier call:
+
+    earlier stage                   Job.begin                           Job.run
+    none                            a new stage                         runs the work
+    unfinished, same inputs         the same stage                      runs the work
+    unfinished, other inputs        an error, unless `may_change`       runs the work
+    finished, same inputs, files    the same stage, finished            returns its facts
+    finished, other inputs          an error, unless `may_change`       an error, unless `repeats_if_changed`
+    finished, a missing file        the same stage, unfinished          runs the work, which must create the file
+    finished, a changed file        an error                            an error
+
+With `restart`, there is no earlier stage. Without `needs_files`, files are not examined.
 """
 
 import json
@@ -122,7 +135,7 @@ class Job:
         *,
         everywhere: bool = False,
         restart: bool = False,
-        may_change: bool = False,
+        repeats_if_changed: bool = False,
         needs_files: bool = True,
     ) -> dict[str, Any]:
         """Run the work of a stage, unless an earlier call has finished it with the same inputs. All processes call it.
@@ -137,7 +150,7 @@ class Job:
             files: the files; an iterator is read after the work.
             everywhere: run the work in every process, not only in the first.
             restart: forget the stage of an earlier call.
-            may_change: run a finished stage again if the inputs have changed, which is an error by default.
+            repeats_if_changed: run a finished stage again if the inputs have changed, which is an error by default.
             needs_files: see `begin`.
 
         Returns:
@@ -149,7 +162,9 @@ class Job:
         """
 
         restart = restart or name not in self.stages or not self.stages[name].is_finished
-        begin = partial(self.begin, name, inputs, restart=restart, may_change=may_change, needs_files=needs_files)
+        begin = partial(
+            self.begin, name, inputs, restart=restart, may_change=repeats_if_changed, needs_files=needs_files
+        )
         self.update(begin)
         stage = self.stages[name]
         if stage.is_finished:

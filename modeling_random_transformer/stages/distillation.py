@@ -202,7 +202,7 @@ def export_and_compare(
     job = Job(folder / WORK / JOB_RECORD)
     student_weights = [*weight_file_digests(folder).values()]
     files = [folder / INT8 / name for name in (CONFIG_NAME, SAFE_WEIGHTS_NAME)]
-    job.run("int8", {"weights": student_weights}, lambda: export_int8(folder), files, may_change=True)
+    job.run("int8", {"weights": student_weights}, lambda: export_int8(folder), files, repeats_if_changed=True)
 
     search = call_on_main_process(lambda: final_search(args, Job(folder / TRAINING_RECORD)))
 
@@ -223,7 +223,7 @@ def export_and_compare(
         "bleu_tokenize": args.bleu_tokenize,
         **search,
     }
-    facts = job.run("comparison", inputs, compare_models, may_change=True)
+    facts = job.run("comparison", inputs, compare_models, repeats_if_changed=True)
     return [ModelScores(**row) for row in facts["rows"]]
 
 

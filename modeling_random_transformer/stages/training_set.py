@@ -155,16 +155,20 @@ class TrainingSet:
         counts = {"selected": selection.valid, "skipped": selection.invalid}
         original = {"original": fingerprint([*self.original])}
         job = Job(self.folder / JOB_RECORD)
-        may_change = not self.is_in_use  # otherwise, a stage is repeated with changed inputs
+        repeats_if_changed = not self.is_in_use  # the student is not trained yet
         is_interpolated = self.arguments.interpolate
         if is_interpolated:
             inputs = original | {"candidates": file_digest(self.candidates)}
-            counts |= job.run("interpolation", inputs, self.interpolate, [self.translated], may_change=may_change)
+            counts |= job.run(
+                "interpolation", inputs, self.interpolate, [self.translated], repeats_if_changed=repeats_if_changed
+            )
         inputs = original | {
             "translations": file_digest(self.translated),
             "interpolate": is_interpolated,
         }
-        facts = job.run("training set", inputs, lambda: self.assemble(counts), self.files, may_change=may_change)
+        facts = job.run(
+            "training set", inputs, lambda: self.assemble(counts), self.files, repeats_if_changed=repeats_if_changed
+        )
         return SyntheticReport(**facts)
 
     def translate(

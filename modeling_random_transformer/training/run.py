@@ -236,7 +236,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     for name in names:
         work = partial(score_set, run, trainer, data, name)
         # Other inputs are not an error: the set is scored again.
-        run.job.run(score_stage(name), score_inputs(run, name), work, everywhere=True, may_change=True)
+        run.job.run(score_stage(name), score_inputs(run, name), work, everywhere=True, repeats_if_changed=True)
     result = result_of(run, data.reports)
     write_card(run, result)
     if run.args.push_to_hub:
@@ -248,7 +248,7 @@ def save_search(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty and the patience of the trained model, unless they are given, and save them with it."""
     if not call_on_main_process(lambda: is_search_chosen(run)):
         choice = partial(load_extra("search_choice").choose_search, trainer)
-        run.job.run(SEARCH_STAGE, search_inputs(run), choice, everywhere=True, may_change=True)
+        run.job.run(SEARCH_STAGE, search_inputs(run), choice, everywhere=True, repeats_if_changed=True)
     set_generation_config(trainer.model, **final_search(run.args, run.job))
     if run.model_args.lora_rank is None:  # an adapter has that of its base model
         call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))

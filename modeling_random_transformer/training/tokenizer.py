@@ -103,4 +103,4 @@ def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
             tokenizer.save_pretrained(temporary)
 
     # Inputs change only if nothing has been trained with the tokenizer.
-    run.job.run("tokenizer", inputs, train_and_save, [run.folder / TOKENIZER_FILE], may_change=True)
+    run.job.run("tokenizer", inputs, train_and_save, [run.folder / TOKENIZER_FILE], repeats_if_changed=True)

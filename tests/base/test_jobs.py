@@ -114,7 +114,12 @@ def test_a_stage_runs_once_and_again_with_inputs_that_may_change(output):
         calls.append(None)
         return {"lines": len(calls)}
 
-    for expected, steps, options in ((1, 1, {}), (1, 1, {}), (2, 2, {"may_change": True}), (3, 3, {"restart": True})):
+    for expected, steps, options in (
+        (1, 1, {}),
+        (1, 1, {}),
+        (2, 2, {"repeats_if_changed": True}),
+        (3, 3, {"restart": True}),
+    ):
         assert Job(record).run("translate", {"steps": steps}, work, [output], **options) == {"lines": expected}
     with pytest.raises(ValueError, match=r"steps was 3, now 1.*: use another output, or discard the earlier work"):
         Job(record).run("translate", {"steps": 1}, work, [output])
