@@ -256,7 +256,7 @@ class RandomTransformerConfig(PretrainedConfig):
             ValueError: the preset or a field does not exist.
         """
         if name not in PRESETS:
-            raise ValueError(f"preset must be one of {_format_names(PRESETS)}, got {name!r}.")
+            raise ValueError(f"preset must be one of {_quoted(PRESETS)}, got {name!r}.")
         return cls(**{**PRESETS[name], **cls._without_aliases(overrides)})
 
     @classmethod
@@ -309,7 +309,7 @@ _DERIVED = {
 Rule = tuple[str, Callable[[Any], bool]]  # the allowed values in words, and a predicate
 
 
-def _format_names(names: Iterable[str]) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
@@ -318,7 +318,7 @@ def _integer(lowest: int, highest: int) -> Rule:
 
 
 def _one_of(names: Iterable[str]) -> Rule:
-    return f"one of {_format_names(names)}", lambda value: isinstance(value, str) and value in names
+    return f"one of {_quoted(names)}", lambda value: isinstance(value, str) and value in names
 
 
 def _instance(description: str, *classes: type) -> Rule:

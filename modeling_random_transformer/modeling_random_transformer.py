@@ -100,7 +100,7 @@ class SinusoidalPositions(nn.Module):
 
         `position_limit` is an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
-        # The comparison would specialize a graph.
+        # Comparing the limit with the length of the table would make it a constant of a traced graph.
         if position_limit is None or is_traced() or position_limit > len(self.table) or self.table.is_meta:
             return self.encode(positions)
         return nn.functional.embedding(positions, self.table)

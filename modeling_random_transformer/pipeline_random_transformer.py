@@ -172,6 +172,7 @@ class Seq2SeqPipeline(Pipeline):
     """
 
     defaults = CallOptions()  # the options of a call, unless the constructor got others
+    warns_of_truncation = True
 
     def __init__(self, *args: Any, batch_size: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -182,7 +183,6 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"tokenizer must be a tokenizer of transformers, got {type(self.tokenizer).__name__}.")
         self.batch_size = 1 if batch_size is None else batch_size
         self.positions = max_source_positions(self.model)
-        self.warns = True  # whether truncating a text gives a warning
 
     def _sanitize_parameters(self, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`. The constructor calls this method."""
@@ -403,7 +403,7 @@ class Seq2SeqPipeline(Pipeline):
         inputs[side] = [texts[index] for index in long]
         for index, row in zip(long, self.encode_truncated(inputs, limit, reason), strict=True):
             ids[index] = row
-        if self.warns:
+        if self.warns_of_truncation:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )

@@ -64,7 +64,8 @@ class Snapshot:
         values = list(chain.from_iterable(self.views))
         values += map(type, self.submodules)
         values.append(type(model))
-        attributes = dict(vars(model))  # excludes the engine and this snapshot, for example
+        attributes = dict(vars(model))
+        # Not all of them, such as the engine and this snapshot.
         values += code_of(attributes.values())
         values += plain_values([attributes])
         values.append(attributes.get("config"))
@@ -168,7 +169,7 @@ class TensorContents:
 
     def __init__(self, tensors: Sequence[Tensor]):
         self.versions = versions_of(tensors)
-        # None on a GPU, which would wait for them.
+        # On a GPU, there are no samples: reading them would wait for the device.
         self.samples = [sampled(tensor) for tensor in tensors if can_sample(tensor)]
         self.sampled_values = [sample.clone() for sample in self.samples]
 

@@ -70,6 +70,9 @@ class CacheVerification:
 
     The second pass of the decoder is the first with a cache. Beams are first reordered before the third pass.
 
+    transformers calls `prepare_inputs_for_generation` before each pass, which sets `pass_inputs`, and
+    `_update_model_kwargs_for_generation` after each pass, which calls `add_pass`. `generate` calls `finish` at its end.
+
     Args:
         model: the model.
         arguments: the arguments of `generate()`.

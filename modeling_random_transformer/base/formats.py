@@ -16,8 +16,8 @@ TEXT_FORMATS = {
     ".tmx": "tmx",
     ".zip": "zip",
 }
-# Formats of documents, which contain texts and markup.
-DOCUMENT_FORMATS = {  # formats that `translate` supports
+# The documents that `translate` supports, which contain texts and markup.
+DOCUMENT_FORMATS = {
     ".html": "html",
     ".htm": "html",
     ".xhtml": "html",

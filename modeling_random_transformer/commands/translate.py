@@ -34,7 +34,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import open_binary
 from ..base.files import encode_lines
-from ..base.formats import check_plain_text
+from ..base.formats import DOCUMENT_FORMATS, check_plain_text
 from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
 from ..extras.parser import InputFile
@@ -107,7 +107,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     temperature: float | None = None
     seed: int | None = field(default=None, metadata={"type": random_seed})
     max_source_tokens: int | None = None
-    format: str = field(default="text", metadata={"choices": ("text", "html", "srt", "po", "xliff")})
+    format: str = field(default="text", metadata={"choices": ("text", *dict.fromkeys(DOCUMENT_FORMATS.values()))})
     split_sentences: bool = False
     glossary: InputFile | None = None
     repair: bool = False

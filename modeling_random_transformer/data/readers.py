@@ -64,7 +64,7 @@ class Columns:
         return self.keys in DEFAULT_KEYS
 
     @property
-    def codes(self) -> tuple[str, ...]:
+    def language_keys(self) -> tuple[str, ...]:
         """The keys for a file whose columns are languages."""
         if self.are_default and self.languages:
             return self.languages
@@ -78,7 +78,7 @@ class Columns:
 
     def among(self, names: Iterable[str]) -> tuple[str, ...] | None:
         """The keys, or else the languages, if all of them are among the names."""
-        return next((keys for keys in (self.keys, self.codes) if {*names}.issuperset(keys)), None)
+        return next((keys for keys in (self.keys, self.language_keys) if {*names}.issuperset(keys)), None)
 
     def require_among(self, name: str | Path, names: Sequence[str]) -> tuple[str, ...]:
         """The keys, or the languages, that are among these names.
@@ -110,7 +110,7 @@ def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
         case "jsonl":
             return texts_of(path, _read_json(path), columns)
         case "tmx":
-            return load_extra("corpora").read_tmx(path, columns.codes)
+            return load_extra("corpora").read_tmx(path, columns.language_keys)
         case "zip":
             return _read_moses(path, columns)
     return _read_table(path, columns)
@@ -211,7 +211,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
 
 
 def _read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
-    with load_extra("corpora").open_members(path, columns.codes) as files:
+    with load_extra("corpora").open_members(path, columns.language_keys) as files:
         yield from aligned_rows([*files.items()])
 
 

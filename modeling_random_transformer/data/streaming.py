@@ -126,7 +126,7 @@ class TokenBudgetStream(IterableDataset):
         self.num_processes = num_processes
         self.gradient_accumulation_steps = gradient_accumulation_steps
 
-    def set_max_length(self, max_length: int | None) -> None:
+    def limit_length(self, max_length: int | None) -> None:
         """Skip texts that exceed the number of learned positions of a model; `None` for no limit."""
         self.limits = self.limits.within(max_length)
         if self.retokenizer is not None:

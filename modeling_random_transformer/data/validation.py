@@ -27,7 +27,7 @@ MAX_NOT_UTF8 = 0.2  # a file with a larger share of such lines has another encod
 class ValidationReport:
     """The invalid lines of a corpus.
 
-    Args:
+    Attributes:
         name: name of the corpus.
         lines: number of lines, valid or not.
         counts: number of invalid lines by reason.

@@ -141,6 +141,7 @@ def _compute_metrics(
 ) -> dict[str, float]:
     generated = _token_ids("predictions", prediction.predictions)
     labels = _token_ids("label_ids", prediction.label_ids)
+    # Cleaning up would hide differences in spaces.
     decode = partial(decode_ids, tokenizer, clean_up_spaces=False)
     language = target_language(tokenizer, labels[0] if labels else ())
     scores = score(decode(generated), decode(labels), metrics, **{"language": language, **options})

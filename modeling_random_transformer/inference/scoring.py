@@ -112,7 +112,7 @@ class PairModel(ABC):
         self.tokenizer = tokenizer
         self.languages = Languages.of(tokenizer, src_lang, tgt_lang)
         self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), truncation=truncation)
-        self.pipe.warns = False
+        self.pipe.warns_of_truncation = False
         self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
 

@@ -317,15 +317,16 @@ class Translator:
             return_tokens=True,
             **search,
         )
-        self.pipe.warns = False
+        self.pipe.warns_of_truncation = False
         check_target_language(model, tokenizer, self.pipe.defaults.generate_kwargs)
 
         self.languages = Languages(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang)
         self.composition: Any = None
         translate_rows: TranslateRows = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.wrappers:
-            self.composition = load_extra("wrappers.composition").Composition(self.pipe, self.options, self.languages)
-            translate_rows = self.composition.wrap(translate_rows)
+            extra = load_extra("wrappers.composition")
+            self.composition = extra.Composition(translate_rows, self.pipe, self.options, self.languages)
+            translate_rows = self.composition.translate_rows
         elif self.options.seed is not None:
             translate_rows = SeededTranslator(translate_rows, self.options.seed)
         self.translate_rows = translate_rows

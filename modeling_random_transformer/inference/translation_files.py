@@ -211,20 +211,20 @@ class LineTranslation(LineWork):
     """The translations of the lines of a file; see `translate_file` for the arguments."""
 
     translator: Translator
-    prefix: Path | None
+    prefix_file: Path | None
     output_format: str
 
     def describe(self) -> dict[str, Any]:
         """Check the files, and return the settings that determine the translations."""
         check_plain_text("input_file", self.source)
-        check_plain_text("prefix_file", self.prefix)
-        check_output("output_file", self.output, input_file=self.source, prefix_file=self.prefix)
+        check_plain_text("prefix_file", self.prefix_file)
+        check_output("output_file", self.output, input_file=self.source, prefix_file=self.prefix_file)
         digest = model_digest(self.model, self.translator.pipe.tokenizer)
         return {"model": digest, **plain_options(self.translator), "format": self.output_format}
 
     def read(self) -> Iterator[PrefixedText]:
         """The lines with the prefixes of their translations."""
-        prefixes = None if self.prefix is None else read_texts(self.prefix)
+        prefixes = None if self.prefix_file is None else read_texts(self.prefix_file)
         return with_prefixes(read_plain_texts(self.source), prefixes, "prefix_file")
 
     def lines(self, chunk: list[PrefixedText], first: int, update: Update) -> Iterator[str]:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class PreparedData:
     """The data of a run.
 
-    Args:
+    Attributes:
         tokenizer: the tokenizer.
         reports: the validation reports, in the order of validation.
         pairs: the valid pairs of each corpus, by the name of the set.

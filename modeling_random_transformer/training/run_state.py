@@ -60,7 +60,7 @@ class Run:
 class RunResult:
     """The result of a training run.
 
-    Args:
+    Attributes:
         folder: the output folder.
         seconds: training time of all processes of the run, each up to its last checkpoint.
         steps: optimizer steps.

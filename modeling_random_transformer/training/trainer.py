@@ -156,7 +156,7 @@ class TranslationTrainer(EvaluatingTrainer):
         """
         if retokenizer is not None:
             stream.retokenizer = retokenizer
-        stream.set_max_length(self._max_length())
+        stream.limit_length(self._max_length())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
         loader = DataLoader(
             stream, batch_size=None, collate_fn=self.data_collator, pin_memory=self.args.dataloader_pin_memory

@@ -85,7 +85,7 @@ def test_a_buffer_has_a_pair_for_each_batch_of_a_step():
 def test_pairs_above_the_positions_of_the_model_are_skipped_and_counted():
     corpus = DatasetText(Dataset.from_list([{"source": "a" * length, "target": "b"} for length in (2, 30, 4)]))
     (stream,) = streams(corpus, retokenizer=BPEDropout(TOKENIZER, 0.3))
-    stream.set_max_length(10)
+    stream.limit_length(10)
     (batch,) = stream.epoch(0)
     assert max(len(row["input_ids"]) for row in batch) <= 10
     assert stream.report.first == {TOO_LONG: [2]}
