@@ -9,6 +9,7 @@ import io
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from accelerate.utils.memory import should_reduce_batch_size
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
     program = f"{PROGRAM} {verb}"
-    return run_command(lambda: run_verb(verb, program, arguments), program)
+    return run_command(partial(run_verb, verb, program, arguments), program)
 
 
 def run_verb(verb: str, program: str, argv: Sequence[str]) -> int | None:

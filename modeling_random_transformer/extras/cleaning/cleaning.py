@@ -282,10 +282,7 @@ def clean_files(
             for path, line in zip(sets[set_name], lines_of(pair), strict=True):
                 _write_line(files[path], line)
 
-        def reject(line: Line, reason: str) -> None:
-            if rejected_file is not None:
-                _write_line(files[rejected_file], _tsv_line(reason, str(line.number), line.source, line.target))
-
+        reject = _rejecting(None if rejected_file is None else files[rejected_file])
         _write_pairs(_cleaned(corpus, settings, report, reject), held_out, report, write, reject)
         if report_file is not None:
             _write_report(files[report_file], report, settings)
@@ -345,6 +342,16 @@ def _write_pairs(
         listed = ", ".join(counts) or "none"
         raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {listed}.")
     report.inspect(kept)
+
+
+def _rejecting(file: IO[bytes] | None) -> OnRejected:
+    """A function that writes dropped lines to a file, if there is one."""
+
+    def reject(line: Line, reason: str) -> None:
+        if file is not None:
+            _write_line(file, _tsv_line(reason, str(line.number), line.source, line.target))
+
+    return reject
 
 
 def _write_report(file: IO[bytes], report: CleaningReport, options: CleaningOptions) -> None:
