@@ -1,10 +1,11 @@
-"""Checks that the arguments of a run fit together, before the corpus is read."""
+"""Checks that the arguments of a run fit together, and that the model can be trained, before the corpus is read."""
 
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,8 +21,9 @@ from ..inference.evaluation import make_scorers
 from ..inference.loading import check_path
 from ..inputs_random_transformer import check_choice, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..ops_random_transformer import smoothed_cross_entropy
+from ..verification_random_transformer import difference_reason
 from .arguments import DROPOUTS, DataArguments, ModelArguments, check_unset, set_names, split_and_label
-from .loss_check import check_edited_model
 from .model_init import freeze, load_initial
 from .run_record import check_output_dir
 from .training_arguments import TranslationTrainingArguments
@@ -78,6 +80,50 @@ def check_initial_model(
         check_dropout(config, model_args, args)
     if args.augment and config.position_embedding == "learned":  # augmented texts may be longer than the corpus's
         raise ValueError("augment must be False for a model with learned positions, got True.")
+
+
+def check_edited_model(model: Any) -> None:
+    """Check that a model of this package, optionally with an adapter, can be trained after an edit of its code.
+
+    Raises:
+        ValueError: the model has another loss function, or a position of the target depends on a later one.
+    """
+    if isinstance(model.config, RandomTransformerConfig):
+        check_loss_function(model.loss_function)
+        check_causality()
+
+
+def check_loss_function(loss_function: Any) -> None:
+    """Check that the loss of a model is cross-entropy, which training computes with label smoothing.
+
+    Training and evaluation compute the loss from the logits (`training_loss`, or transformers' label smoothing).
+    Without label smoothing, evaluation takes the loss of the model. Another `model.loss_function` would then be
+    reported, but not decreased. Training cannot use it, since label smoothing, R-Drop and the mean over the tokens of a
+    step would have no effect.
+    """
+    if loss_function is not smoothed_cross_entropy:
+        name = getattr(loss_function, "__name__", loss_function)
+        raise ValueError(
+            f"loss_function of the model must be smoothed_cross_entropy, got {name}: training would ignore it. "
+            "Select a loss in make_training_loss of modeling_random_transformer/training/methods/__init__.py."
+        )
+
+
+def check_causality() -> None:
+    """Check that a position of the target does not depend on later ones, which an edit of attention may cause.
+
+    SDPA gets no mask for the causal self-attention of a batch without padding, and reads `is_causal` instead. A model
+    that ignores it learns to copy the next token. The check builds a small model of the same classes.
+    """
+    with torch.random.fork_rng(devices=[]):  # the random numbers of the training do not depend on the check
+        model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("blog"))
+    targets = torch.tensor([[6, 0, 1], [6, 0, 2]])
+    first, second = model.eval()(targets[:, :1], decoder_input_ids=targets).logits[:, :2]
+    if difference_reason(first, second):
+        raise ValueError(
+            "attention of the decoder must hide later positions, but a position depends on a later one: set "
+            "_supports_sdpa = False in RandomTransformerPreTrainedModel, so that attention gets a causal mask."
+        )
 
 
 def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:

@@ -1,4 +1,4 @@
-"""Stops a run if its loss or weights are not finite, or if an edited model cannot be trained."""
+"""Stops a run if its loss or weights are not finite."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,11 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-
-from ..configuration_random_transformer import RandomTransformerConfig
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..ops_random_transformer import smoothed_cross_entropy
-from ..verification_random_transformer import difference_reason
 
 ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 
@@ -67,50 +62,6 @@ class LossCheck:
         return (
             f"the loss is {batch.loss.item()} at step {batch.step + 1}, in a batch of input_ids {list(ids.shape)} "
             f"whose first source is {source!r}. {ADVICE}"
-        )
-
-
-def check_edited_model(model: Any) -> None:
-    """Check that a model of this package, optionally with an adapter, can be trained after an edit of its code.
-
-    Raises:
-        ValueError: the model has another loss function, or a position of the target depends on a later one.
-    """
-    if isinstance(model.config, RandomTransformerConfig):
-        check_loss_function(model.loss_function)
-        check_causality()
-
-
-def check_loss_function(loss_function: Any) -> None:
-    """Check that the loss of a model is cross-entropy, which training computes with label smoothing.
-
-    Training and evaluation compute the loss from the logits (`training_loss`, or transformers' label smoothing).
-    Without label smoothing, evaluation takes the loss of the model. Another `model.loss_function` would then be
-    reported, but not decreased. Training cannot use it, since label smoothing, R-Drop and the mean over the tokens of a
-    step would have no effect.
-    """
-    if loss_function is not smoothed_cross_entropy:
-        name = getattr(loss_function, "__name__", loss_function)
-        raise ValueError(
-            f"loss_function of the model must be smoothed_cross_entropy, got {name}: training would ignore it. "
-            "Select a loss in make_training_loss of modeling_random_transformer/training/methods/__init__.py."
-        )
-
-
-def check_causality() -> None:
-    """Check that a position of the target does not depend on later ones, which an edit of attention may cause.
-
-    SDPA gets no mask for the causal self-attention of a batch without padding, and reads `is_causal` instead. A model
-    that ignores it learns to copy the next token. The check builds a small model of the same classes.
-    """
-    with torch.random.fork_rng(devices=[]):  # the random numbers of the training do not depend on the check
-        model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("blog"))
-    targets = torch.tensor([[6, 0, 1], [6, 0, 2]])
-    first, second = model.eval()(targets[:, :1], decoder_input_ids=targets).logits[:, :2]
-    if difference_reason(first, second):
-        raise ValueError(
-            "attention of the decoder must hide later positions, but a position depends on a later one: set "
-            "_supports_sdpa = False in RandomTransformerPreTrainedModel, so that attention gets a causal mask."
         )
 
 

@@ -33,8 +33,9 @@ from .checkpoints import (
     resumable_checkpoint,
     write_checkpoint,
 )
+from .checks import check_edited_model
 from .evaluation_loop import EvaluatingTrainer
-from .loss_check import LossCheck, check_edited_model, check_weights
+from .loss_check import LossCheck, check_weights
 from .methods import make_training_loss, retokenizer_of
 from .methods.muon import muon_optimizer
 from .training_arguments import TranslationTrainingArguments

@@ -1,14 +1,26 @@
-"""Checks of the arguments together, before the corpus is read."""
+"""Checks of the arguments together, and of edited models, before the corpus is read."""
 
 import shutil
 from contextlib import nullcontext
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
 
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, modeling_random_transformer
 from modeling_random_transformer.inference.confidence import Calibration
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerPreTrainedModel
 from modeling_random_transformer.training import ModelArguments, train_translation
-from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
+from modeling_random_transformer.training.checks import (
+    check_adapted_modules,
+    check_arguments,
+    check_causality,
+    check_edited_model,
+)
 from tests.helpers.models import tiny_model
+from tests.helpers.trainer import new_trainer
 from tests.helpers.training import UNSCORED, parsed, validation
 
 LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
@@ -178,3 +190,56 @@ def test_a_path_that_does_not_exist_is_not_searched_on_the_hub(name, path, corpu
     options = {name: path, "vocab_size": None, "config_overrides": ""}
     with pytest.raises(ValueError, match=rf"{name} must be a path that exists, or a name on the Hub, got '{path}': "):
         check_arguments(*parsed(corpus, "out", **options))
+
+
+def summed_loss(logits, labels, **_):
+    return nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum")
+
+
+def test_a_loss_of_the_model_that_training_would_ignore_is_an_error(tmp_path, corpus, monkeypatch):
+    message = "loss_function of the model must be smoothed_cross_entropy, got summed_loss: training would ignore it"
+    trainer = new_trainer(tmp_path)
+    trainer.model.loss_function = summed_loss
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    post_init = RandomTransformerForConditionalGeneration.post_init
+
+    def with_summed_loss(model):
+        model.loss_function = summed_loss
+        post_init(model)
+
+    monkeypatch.setattr(RandomTransformerForConditionalGeneration, "post_init", with_summed_loss)
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
+    with pytest.raises(ValueError, match=message):  # before the corpus is read
+        train_translation(*parsed(corpus, "out"))
+
+
+def test_attention_to_later_positions_is_an_error_before_the_corpus_is_read(tmp_path, corpus, monkeypatch):
+    """A formula in the place of SDPA, which ignores that a mask of `None` is causal there."""
+    state = torch.get_rng_state()
+    check_causality()
+    assert torch.equal(torch.get_rng_state(), state)
+
+    def formula(attention_mask, **_):
+        return "eager", attention_mask
+
+    monkeypatch.setattr(modeling_random_transformer, "select_attention", formula)
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
+    with pytest.raises(ValueError, match="attention of the decoder must hide later positions, but a position depends"):
+        train_translation(*parsed(corpus, "out"))
+    with pytest.raises(ValueError, match="attention of the decoder must hide later positions"):
+        new_trainer(tmp_path).train()
+    monkeypatch.setattr(RandomTransformerPreTrainedModel, "_supports_sdpa", False)  # the advice of the message
+    check_causality()
+
+
+def test_the_loss_of_adapted_models_is_checked_and_that_of_other_models_is_not():
+    adapted = get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"]))
+    check_edited_model(adapted)
+    adapted.get_base_model().loss_function = summed_loss
+    with pytest.raises(ValueError, match="got summed_loss"):
+        check_edited_model(adapted)
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    check_edited_model(MarianMTModel(MarianConfig(**sizes, **heads, pad_token_id=0, decoder_start_token_id=0)))
