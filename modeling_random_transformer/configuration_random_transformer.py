@@ -180,13 +180,13 @@ class RandomTransformerConfig(PretrainedConfig):
                 similar = did_you_mean(name, [*self.attribute_map, *RandomTransformerConfig.__annotations__])
                 raise ValueError(f"arguments must be fields of the configuration, got {name!r}.{similar}")
         kwargs |= attributes or {}
-        _check({"custom_pipelines": custom_pipelines, **kwargs})
+        check_fields({"custom_pipelines": custom_pipelines, **kwargs})
         if custom_pipelines and not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             # The package registers these pipelines, so a folder's code is not needed for them.
             custom_pipelines = {k: v for k, v in custom_pipelines.items() if k not in PIPELINES}
         if custom_pipelines:
             kwargs["custom_pipelines"] = custom_pipelines
-        _check(vars(self))
+        check_fields(vars(self))
         for name, derive in _DERIVED.items():
             if getattr(self, name) is None:
                 setattr(self, name, derive(self))
@@ -224,7 +224,7 @@ class RandomTransformerConfig(PretrainedConfig):
         Raises:
             ValueError: a field was set to a value that is not allowed.
         """
-        _check(vars(self))
+        check_fields(vars(self))
         self._check_combinations()
 
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
@@ -256,7 +256,7 @@ class RandomTransformerConfig(PretrainedConfig):
             ValueError: the preset or a field does not exist.
         """
         if name not in PRESETS:
-            raise ValueError(f"preset must be one of {_quoted(PRESETS)}, got {name!r}.")
+            raise ValueError(f"preset must be one of {quoted_names(PRESETS)}, got {name!r}.")
         return cls(**{**PRESETS[name], **cls._without_aliases(overrides)})
 
     @classmethod
@@ -287,7 +287,7 @@ def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 
-def _width_of_heads(config: RandomTransformerConfig) -> int:
+def width_of_heads(config: RandomTransformerConfig) -> int:
     if config.d_model % config.num_heads:
         raise ValueError(
             f"d_model must be a multiple of num_heads={config.num_heads} unless d_k is given, got {config.d_model}."
@@ -297,7 +297,7 @@ def _width_of_heads(config: RandomTransformerConfig) -> int:
 
 # Derivations of the fields that may be None, in this order.
 _DERIVED = {
-    "d_k": _width_of_heads,
+    "d_k": width_of_heads,
     "d_v": lambda config: config.d_k,
     "attention_scale": lambda config: config.d_k**-0.5,
     "final_layer_norm": lambda config: config.norm_order == "pre",
@@ -309,23 +309,23 @@ _DERIVED = {
 Rule = tuple[str, Callable[[Any], bool]]  # the allowed values in words, and a predicate
 
 
-def _quoted(names: Iterable[str]) -> str:
+def quoted_names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-def _integer(lowest: int, highest: int) -> Rule:
+def integer(lowest: int, highest: int) -> Rule:
     return f"an integer from {lowest} to {highest}", lambda value: is_int(value) and lowest <= value <= highest
 
 
-def _one_of(names: Iterable[str]) -> Rule:
-    return f"one of {_quoted(names)}", lambda value: isinstance(value, str) and value in names
+def one_of(names: Iterable[str]) -> Rule:
+    return f"one of {quoted_names(names)}", lambda value: isinstance(value, str) and value in names
 
 
-def _instance(description: str, *classes: type) -> Rule:
+def instance(description: str, *classes: type) -> Rule:
     return description, lambda value: isinstance(value, classes)
 
 
-def _optional(rule: Rule) -> Rule:
+def optional(rule: Rule) -> Rule:
     description, is_valid = rule
     return f"None or {description}", lambda value: value is None or is_valid(value)
 
@@ -338,50 +338,50 @@ def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_floating_point(dtype: Any) -> bool:
+def is_floating_dtype(dtype: Any) -> bool:
     dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     return isinstance(dtype, torch.dtype) and dtype.is_floating_point
 
 
-def _are_labels(value: Any) -> bool:
+def are_labels(value: Any) -> bool:
     """Whether this maps ids, which are strings in JSON, to labels."""
     return isinstance(value, dict) and all(str(key).isdecimal() and isinstance(value[key], str) for key in value)
 
 
-def _are_strings(value: Any) -> bool:
+def are_strings(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
 # Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
 MAX_SIZE, MAX_LAYERS = 2**24, 2**12
-SIZE = _integer(1, MAX_SIZE)
+SIZE = integer(1, MAX_SIZE)
 RATE: Rule = ("a rate of at least 0 and below 1", lambda value: is_number(value) and 0 <= value < 1)
 POSITIVE: Rule = ("a positive number", lambda value: is_number(value) and 0 < value < float("inf"))
-FLAG = _instance("True or False", bool)
+FLAG = instance("True or False", bool)
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("vocab_size", "d_model", "num_heads", "d_ff", "max_position_embeddings"), SIZE),
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), _integer(1, MAX_LAYERS)),
-    **dict.fromkeys(("d_k", "d_v", "num_labels"), _optional(SIZE)),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), integer(1, MAX_LAYERS)),
+    **dict.fromkeys(("d_k", "d_v", "num_labels"), optional(SIZE)),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
     **dict.fromkeys(("attention_bias", "scale_embedding", "share_embeddings", "tie_word_embeddings"), FLAG),
     **dict.fromkeys(("lm_head_bias", "use_cache", "is_encoder_decoder", "is_decoder"), FLAG),
-    "activation_function": _one_of(ACT2FN),
-    "norm_order": _one_of(("post", "pre")),
-    "final_layer_norm": _optional(FLAG),
+    "activation_function": one_of(ACT2FN),
+    "norm_order": one_of(("post", "pre")),
+    "final_layer_norm": optional(FLAG),
     "layer_norm_eps": POSITIVE,
-    "attention_scale": _optional(POSITIVE),
-    "position_embedding": _one_of(("sinusoidal", "learned", "none")),
-    "sinusoid_layout": _one_of(("interleaved", "concatenated")),
-    "position_offset": _integer(0, MAX_SIZE),
+    "attention_scale": optional(POSITIVE),
+    "position_embedding": one_of(("sinusoidal", "learned", "none")),
+    "sinusoid_layout": one_of(("interleaved", "concatenated")),
+    "position_offset": integer(0, MAX_SIZE),
     # Fields and arguments of transformers for which a wrong value would only fail later.
-    **dict.fromkeys(("output_attentions", "output_hidden_states", "return_dict"), _optional(FLAG)),
-    **dict.fromkeys(("dtype", "torch_dtype"), _optional(("a floating-point dtype", _is_floating_point))),
-    "custom_pipelines": _optional(_instance("a dictionary", dict)),
-    "architectures": _optional(("a list of strings", _are_strings)),
-    "attn_implementation": _optional(_instance("a string or a dictionary", str, dict)),
-    "id2label": _optional(("a dictionary of labels by id", _are_labels)),
-    "layer_types": _optional(
-        ("a list of 'full_attention'", lambda value: _are_strings(value) and set(value) <= {"full_attention"})
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "return_dict"), optional(FLAG)),
+    **dict.fromkeys(("dtype", "torch_dtype"), optional(("a floating-point dtype", is_floating_dtype))),
+    "custom_pipelines": optional(instance("a dictionary", dict)),
+    "architectures": optional(("a list of strings", are_strings)),
+    "attn_implementation": optional(instance("a string or a dictionary", str, dict)),
+    "id2label": optional(("a dictionary of labels by id", are_labels)),
+    "layer_types": optional(
+        ("a list of 'full_attention'", lambda value: are_strings(value) and set(value) <= {"full_attention"})
     ),
 }
 
@@ -396,7 +396,7 @@ NAMES_OF_TRANSFORMERS = {
 }
 
 
-def _check(values: Mapping[str, Any]) -> None:
+def check_fields(values: Mapping[str, Any]) -> None:
     for name, (description, is_valid) in RULES.items():
         if name in values and not is_valid(values[name]):
             raise ValueError(f"{name} must be {description}, got {values[name]!r}.")

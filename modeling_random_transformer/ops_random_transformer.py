@@ -267,7 +267,7 @@ def smoothed_cross_entropy(
         lowest, highest = targets.aminmax()
         if lowest < 0 or highest >= logits.shape[1]:
             raise IndexError(f"labels must be from 0 to {logits.shape[1] - 1}, got {lowest} to {highest}.")
-    return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
+    return CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
 def row_chunks(logits: Tensor) -> list[slice]:
@@ -288,7 +288,7 @@ def token_weight(count: Tensor | int, like: Tensor) -> Tensor:
     return count.reciprocal().masked_fill(count == 0, 0)
 
 
-class _CrossEntropySum(torch.autograd.Function):
+class CrossEntropySum(torch.autograd.Function):
     """`weight` times the sum of the tokens' losses, with its gradient computed in the same pass.
 
     Logits are `[tokens, vocab_size]`, targets `[tokens, 1]`, with any id for ignored tokens, `[tokens]`.

@@ -181,11 +181,11 @@ class RandomTransformerTokenizer(TokenizersBackend):
             ValueError: an argument is invalid.
         """
         check_iterable_of_texts("texts", texts)
-        _check_options(options)
+        check_options(options)
         added = added_tokens(languages, special_tokens)
-        _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
-        _check_integer("min_frequency", min_frequency, 1, "once")
-        backend = _untrained_bpe(normalization, pattern)
+        check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
+        check_integer("min_frequency", min_frequency, 1, "once")
+        backend = untrained_bpe(normalization, pattern)
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=min_frequency,
@@ -193,7 +193,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=show_progress,
         )
-        checked = _TrainingTexts(texts)
+        checked = TrainingTexts(texts)
         backend.train_from_iterator(checked, trainer)
         if checked.with_line_breaks > MIN_SHARE_OF_LINE_BREAKS * checked.count:
             options = {"keep_line_breaks": True, **options}
@@ -242,7 +242,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         Raises:
             ValueError: a word is given twice, a special token is not among the words, or an option is unknown.
         """
-        _check_options(options)
+        check_options(options)
         words = [normalize(word) for word in words]
         repeated = sorted({word for word in words if words.count(word) > 1})
         if repeated:
@@ -524,7 +524,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _set_template(self, lang: str | None) -> None:
         tag = None if lang is None else self.get_lang_token(lang)
-        self.backend_tokenizer.post_processor = _template(self.backend_tokenizer, self.eos_token, tag)
+        self.backend_tokenizer.post_processor = template(self.backend_tokenizer, self.eos_token, tag)
 
     @property
     def add_prefix_space(self) -> bool:
@@ -545,7 +545,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
         if backend.token_to_id(eos_token) is None:
             raise ValueError(f"eos_token must be in the vocabulary, got {eos_token!r}.")
-        backend.post_processor = _template(backend, eos_token)
+        backend.post_processor = template(backend, eos_token)
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
     def _completed(self) -> "RandomTransformerTokenizer":
@@ -603,7 +603,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         except Exception as error:
             self._switch_to_input_mode()  # the base class switches back only after a success
             if isinstance(error, TypeError):  # the backend's error for strings that are not valid UTF-8
-                _check_unicode(arguments)
+                check_unicode(arguments)
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))
@@ -707,7 +707,7 @@ def is_blank(text: str) -> bool:
     return not has_letters(text) and not normalize(text).strip()
 
 
-def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
+def untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
     """A byte-level BPE model without merges."""
     if normalization not in (None, *NORMALIZATIONS):
         raise ValueError(f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}.")
@@ -724,7 +724,7 @@ def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
     return backend
 
 
-def _template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> processors.TemplateProcessing:
+def template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> processors.TemplateProcessing:
     """The template that appends the end token to each text, and prepends the tag of a language if there is one."""
     start, special = ([], [eos_token]) if tag is None else ([tag], [tag, eos_token])
     return processors.TemplateProcessing(
@@ -740,22 +740,22 @@ def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
     return is_byte_level and backend.model.token_to_id(word) is not None and backend.decoder.decode([word]) != word
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in TOKENIZER_OPTIONS:
             raise ValueError(f"options must be among {', '.join(sorted(TOKENIZER_OPTIONS))}, got {name!r}.")
         if name in BOOLEAN_OPTIONS and not isinstance(value, bool):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
         if name == "model_max_length":
-            _check_integer(name, value, 1, "the end token")
+            check_integer(name, value, 1, "the end token")
 
 
-def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
+def check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
     if not is_int(value) or value < minimum:
         raise ValueError(f"{name} must be an integer of at least {minimum} ({reason}), got {value!r}.")
 
 
-def _check_unicode(value: Any) -> None:
+def check_unicode(value: Any) -> None:
     """Raise a ValueError for the first string with a lone surrogate, at any depth of nested containers."""
     if isinstance(value, str):
         if error := unicode_error(value):
@@ -766,10 +766,10 @@ def _check_unicode(value: Any) -> None:
             ) from error
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
-            _check_unicode(item)
+            check_unicode(item)
 
 
-class _TrainingTexts:
+class TrainingTexts:
     """The texts of a new vocabulary, which are read once, checked and counted."""
 
     def __init__(self, texts: Iterable[str]):

@@ -85,19 +85,19 @@ def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = No
                 file = new_by_path[path]
             else:  # an open file keeps what it contains
                 file = stack.enter_context(open(path, "ab"))
-            files.append(stack.enter_context(_compressed(path, file)))
+            files.append(stack.enter_context(compressed_writer(path, file)))
         yield files
 
 
 @contextmanager
-def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
+def compressed_writer(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
     writer: Any
     match Path(path).suffix.lower():
         case ".gz":  # no file name and no time, so that equal contents give equal files
             writer = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
         case ".zst":  # a path, since pyarrow would close a file object
-            writer = _pyarrow(path).output_stream(file.name, compression="zstd")
+            writer = import_pyarrow(path).output_stream(file.name, compression="zstd")
         case ".bz2" | ".xz" as suffix:
             writer = OPENERS[suffix](file, "wb")
         case _:
@@ -114,21 +114,21 @@ def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | 
         file.writelines(content)
 
 
-def _open_zstandard(path: StrPath) -> io.BufferedReader:
+def open_zstandard(path: StrPath) -> io.BufferedReader:
     """Open a Zstandard file of one or several frames for reading."""
-    stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
+    stream = import_pyarrow(path).input_stream(os.fspath(path), compression="zstd")
     return io.BufferedReader(stream, buffer_size=2**18)
 
 
 OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
-    ".zst": _open_zstandard,
+    ".zst": open_zstandard,
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
 
 
-def _pyarrow(path: StrPath) -> Any:
+def import_pyarrow(path: StrPath) -> Any:
     with reraise_as_value_error(f"{path} requires pyarrow: pip install 'random-transformer[train]'"):
         import pyarrow
     return pyarrow

@@ -57,8 +57,8 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         configs.append(member.config)
     text_settings = {**tokenizer.init_kwargs, **tokenizer_definition(tokenizer)}
     described = [sorted(ids.items()), ids_of_empty_text, *map(text_settings.get, TEXT_SETTINGS)]
-    described += map(_settings, configs)
-    described += _active_adapters(model)
+    described += map(model_settings, configs)
+    described += active_adapters(model)
     header = json.dumps(described, sort_keys=True, default=str)
     return tensors_digest(model.state_dict().items(), header)
 
@@ -74,13 +74,13 @@ def tensors_digest(tensors: Iterable[tuple[Any, Tensor]], header: str = "") -> s
     return digest.hexdigest()
 
 
-def _settings(config: Any) -> dict[str, Any]:
+def model_settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
     settings = config.to_dict().items()
     return {name: value for name, value in settings if name not in PROVENANCE and not name.startswith("_")}
 
 
-def _active_adapters(model: PreTrainedModel) -> list[Any]:
+def active_adapters(model: PreTrainedModel) -> list[Any]:
     """The active adapters of each module of peft, whether they are disabled, and their scales."""
     adapters = []
     for name, module in model.named_modules():

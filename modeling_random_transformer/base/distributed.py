@@ -34,10 +34,10 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
             outcome = [function()]
         except Exception as raised:
             error = raised
-            outcome = [_picklable(raised)]
+            outcome = [picklable(raised)]
     # The outcome of the first process replaces the outcomes of the other processes.
     if dist.is_available() and dist.is_initialized() and dist.is_gloo_available():
-        dist.broadcast_object_list(outcome, src=0, group=_group(dist.group.WORLD))
+        dist.broadcast_object_list(outcome, src=0, group=cpu_group(dist.group.WORLD))
     else:
         broadcast_object_list(outcome)
     [result] = outcome
@@ -93,12 +93,12 @@ def in_turn(path: Path, timeout: float = -1) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _group(world: Any) -> Any:  # noqa: ARG001 (cache key)
+def cpu_group(world: Any) -> Any:  # noqa: ARG001 (cache key)
     """A group of all processes that communicate on the CPU, with `TIMEOUT`."""
     return dist.new_group(backend="gloo", timeout=TIMEOUT)
 
 
-def _picklable(error: Exception) -> Exception:
+def picklable(error: Exception) -> Exception:
     """The error itself if other processes can unpickle it, otherwise a `RuntimeError` with its message."""
     try:
         pickle.loads(pickle.dumps(error))

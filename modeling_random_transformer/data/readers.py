@@ -106,14 +106,14 @@ def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     """
     match file_format(path):
         case "parquet":
-            return texts_of(path, _read_parquet(path), columns)
+            return texts_of(path, read_parquet(path), columns)
         case "jsonl":
-            return texts_of(path, _read_json(path), columns)
+            return texts_of(path, read_json_lines(path), columns)
         case "tmx":
             return load_extra("corpora").read_tmx(path, columns.language_keys)
         case "zip":
-            return _read_moses(path, columns)
-    return _read_table(path, columns)
+            return read_moses(path, columns)
+    return read_table(path, columns)
 
 
 def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
@@ -186,7 +186,7 @@ def texts_of(
 JSON_DOCUMENTS = {"[": "a list", "{": "one on several lines"}
 
 
-def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, Any, str]]:
     with open_binary(path) as lines:
         for number, line in enumerate(decode_lines(lines, path), start=1):
             try:
@@ -199,7 +199,7 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
             yield number, row, line
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
+def read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
     from pyarrow.parquet import ParquetFile  # slow to import
 
     number = 0
@@ -210,7 +210,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
                 yield number, row, None
 
 
-def _read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
+def read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     with load_extra("corpora").open_members(path, columns.language_keys) as files:
         yield from aligned_rows([*files.items()])
 
@@ -234,15 +234,15 @@ def aligned_rows(files: Sequence[tuple[str | Path, Iterable[bytes]]]) -> Iterato
         yield number, [*row]
 
 
-def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
+def read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     indices = columns.indices
     are_numbers = bool(indices)
     with open_binary(path) as file:
         lines = decode_lines(file, path)
-        table: _CsvTable = _TsvTable(lines)
+        table: CsvTable = TsvTable(lines)
         if file_format(path) == "csv":
             first = next(lines, "")
-            table = _CsvTable(chain([first] if first else [], lines), delimiter_of(first, columns))
+            table = CsvTable(chain([first] if first else [], lines), delimiter_of(first, columns))
         if columns.are_default:
             table.width = len(columns.keys)
         for number, cells, line in table.rows():
@@ -271,7 +271,7 @@ def delimiter_of(first_line: str, columns: Columns) -> str:
     return max(DELIMITERS, key=first_line.count)
 
 
-class _CsvTable:
+class CsvTable:
     """The rows of a CSV file."""
 
     def __init__(self, lines: Iterator[str], delimiter: str):
@@ -295,7 +295,7 @@ class _CsvTable:
                 yield number, cells, self.delimiter.join(cells)
 
 
-class _TsvTable(_CsvTable):
+class TsvTable(CsvTable):
     """The rows of a TSV file; see the module for its quotes."""
 
     def __init__(self, lines: Iterator[str]):

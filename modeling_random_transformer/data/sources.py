@@ -109,7 +109,7 @@ class Corpus(ABC):
         """
         for number, texts in self.rows():
             if isinstance(texts, str):
-                yield _invalid(number, NOT_A_PAIR, texts)
+                yield invalid_line(number, NOT_A_PAIR, texts)
             else:
                 yield parse_pair(number, texts[0], texts[1], self.languages)
 
@@ -282,15 +282,15 @@ def parse_pair(number: int, source: str, target: str, languages: Languages = NO_
     source = source.rstrip("\r\n")
     target = target.rstrip("\r\n")
     if unicode_error(source) or unicode_error(target):
-        return _invalid(number, NOT_UTF8, source, target)
+        return invalid_line(number, NOT_UTF8, source, target)
     if "\0" in source or "\0" in target:  # possible in JSON and Parquet; a text file with NUL is rejected as a whole
-        return _invalid(number, NUL, source, target)
+        return invalid_line(number, NUL, source, target)
     if is_blank(source) or is_blank(target):
-        return _invalid(number, EMPTY_SIDE, source, target)
+        return invalid_line(number, EMPTY_SIDE, source, target)
     return ParallelLine(number, source, target, languages)
 
 
-def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
+def invalid_line(number: int, reason: str, *texts: str) -> InvalidLine:
     """An invalid line with the beginnings of its texts."""
     beginnings = (text.rstrip("\r\n")[:EXAMPLE_CHARACTERS] for text in texts)
     return InvalidLine(number, reason, *(SURROGATE.sub("\ufffd", text) for text in beginnings))

@@ -143,7 +143,7 @@ class TokenBudgetStream(IterableDataset):
         for index, pairs in enumerate(self._buffers(number)):
             seeds = np.random.SeedSequence([self.seed, number, index])
             sampler = TokenBudgetSampler(
-                _lengths(pairs),
+                lengths_of_pairs(pairs),
                 self.max_tokens,
                 self.num_processes,
                 int(seeds.generate_state(1)[0]),
@@ -178,7 +178,7 @@ class TokenBudgetStream(IterableDataset):
                 self.report.add(line.reason, line.number)
                 if self.on_invalid == "error":
                     self.report.check("error")
-            skipped = skipped_pairs(self.limits, _lengths(pairs))
+            skipped = skipped_pairs(self.limits, lengths_of_pairs(pairs))
             for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[UNEQUAL], strict=True):
                 if is_too_long or is_unequal:  # these pairs are skipped also with on_invalid="error"
                     self.report.add(TOO_LONG if is_too_long else UNEQUAL, pair["line"])
@@ -189,7 +189,7 @@ class TokenBudgetStream(IterableDataset):
         # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
         lines = LINES_PER_CHUNK * max(1, self.num_workers)
         return DataLoader(
-            _Chunks(self.corpus, self.tokenizer, self.retokenizer, (self.seed, epoch)),
+            Chunks(self.corpus, self.tokenizer, self.retokenizer, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
@@ -198,14 +198,14 @@ class TokenBudgetStream(IterableDataset):
         )
 
 
-def _lengths(pairs: list[TokenizedPair]) -> np.ndarray:
+def lengths_of_pairs(pairs: list[TokenizedPair]) -> np.ndarray:
     """The lengths of source and target with the ordinary segmentation, `[pairs, 2]`."""
     lengths = [[pair[name] for name in LENGTH_COLUMNS] for pair in pairs]
     return np.array(lengths).reshape(-1, 2)
 
 
 @dataclass(eq=False)
-class _Chunks(IterableDataset):
+class Chunks(IterableDataset):
     """The chunks of a corpus in order; worker w of n in a `DataLoader` tokenizes chunks w, w + n, w + 2n, …"""
 
     corpus: Corpus | CorpusMixture

@@ -155,7 +155,7 @@ def load_pairs(
     text = Value("string")
     try:
         rows = Dataset.from_generator(
-            _rows,
+            validated_rows,
             features=Features({"line": Value("int64"), "source": text, "target": text, "invalid": text}),
             cache_dir=cache_dir,
             # All arguments are the key of the cache. Another version may read the same files differently.
@@ -172,7 +172,7 @@ def load_pairs(
     return pairs.select(np.flatnonzero(~is_invalid)) if report.invalid else pairs, report
 
 
-def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
+def validated_rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
     for line in corpus.lines():
         reason = line.reason if isinstance(line, InvalidLine) else ""
         yield {"line": line.number, "source": line.source, "target": line.target, "invalid": reason}

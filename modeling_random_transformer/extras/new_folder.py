@@ -61,23 +61,23 @@ def new_folder(output: StrPath, overwrite: bool = False) -> Iterator[Path]:
             yield folder
             files = [file for file in folder.rglob("*") if file.is_file()]
             names = sorted(str(file.relative_to(folder)) for file in files)
-            _record_files(folder, names)
+            record_files(folder, names)
         if not exists:
             os.replace(folder, path)
             return
         if not overwrite and len(os.listdir(path)) > 1:
             raise ValueError(f"output must remain empty until it is complete, got files in {str(output)!r}.")
-        _replace_files(path, folder, names)
+        replace_files(path, folder, names)
 
 
-def _replace_files(path: Path, folder: Path, names: Sequence[str]) -> None:
+def replace_files(path: Path, folder: Path, names: Sequence[str]) -> None:
     """Move the files of a folder to another one, where they replace those that were written before."""
     written = read_written_files(path)
     for name in names:
         if (path / name).exists() and name not in written:
             raise ValueError(f"output must not contain a file {name} of another origin, got {str(path)!r}.")
     # After an interruption, the files are still recorded as written.
-    _record_files(path, written.union(names))
+    record_files(path, written.union(names))
     for name in written:
         (path / name).unlink(missing_ok=True)
     for name in (*names, WRITTEN_FILES):
@@ -85,7 +85,7 @@ def _replace_files(path: Path, folder: Path, names: Sequence[str]) -> None:
         os.replace(folder / name, path / name)
 
 
-def _record_files(folder: Path, names: Iterable[str]) -> None:
+def record_files(folder: Path, names: Iterable[str]) -> None:
     text = "\n".join(sorted(names))
     write_atomically(folder / WRITTEN_FILES, [text.encode()])  # on a full disk, an earlier record remains
 

@@ -52,12 +52,12 @@ def all_checkpoints(folder: StrPath) -> list[Path]:
 
 def is_complete(checkpoint: Path) -> bool:
     """Whether every file listed in the marker exists with its full size."""
-    return not _changed_files(checkpoint)
+    return not changed_files(checkpoint)
 
 
-def _changed_files(checkpoint: Path) -> list[str]:
+def changed_files(checkpoint: Path) -> list[str]:
     """The files of a finished checkpoint that are missing or have another size than in the marker."""
-    sizes = _marker(checkpoint).get("files")
+    sizes = read_marker(checkpoint).get("files")
     if sizes is None:
         return [COMPLETE_MARKER]
     changed = []
@@ -68,7 +68,7 @@ def _changed_files(checkpoint: Path) -> list[str]:
     return changed
 
 
-def _marker(checkpoint: Path, name: str = COMPLETE_MARKER) -> dict[str, Any]:
+def read_marker(checkpoint: Path, name: str = COMPLETE_MARKER) -> dict[str, Any]:
     """The content of a marker; empty if it is missing or damaged."""
     try:
         return read_json(checkpoint / name)
@@ -98,8 +98,8 @@ def check_checkpoints(folder: StrPath, run_id: str) -> None:
         ValueError: this run did not write a checkpoint, or a file of a complete one was changed; the message names it.
     """
     for checkpoint in all_checkpoints(folder):
-        _check_writer(checkpoint, run_id)
-        changed = _changed_files(checkpoint)
+        check_writer(checkpoint, run_id)
+        changed = changed_files(checkpoint)
         if changed and (checkpoint / COMPLETE_MARKER).exists():
             raise ValueError(
                 f"output_dir must contain complete checkpoints to continue from, got {checkpoint}, in which "
@@ -131,8 +131,8 @@ def state_of(checkpoint: Path) -> TrainerState:
     return TrainerState.load_from_json(str(checkpoint / STATE))
 
 
-def _check_writer(checkpoint: Path, run_id: str) -> None:
-    writers = [_marker(checkpoint, name).get("run") for name in (COMPLETE_MARKER, UNFINISHED_MARKER)]
+def check_writer(checkpoint: Path, run_id: str) -> None:
+    writers = [read_marker(checkpoint, name).get("run") for name in (COMPLETE_MARKER, UNFINISHED_MARKER)]
     is_empty = all(path.stat().st_size == 0 for path in checkpoint.iterdir())
     if run_id not in writers and not is_empty:
         raise ValueError(
@@ -179,7 +179,7 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
         ValueError: the folder contains files that the run did not write.
     """
     if checkpoint.exists():
-        _check_writer(checkpoint, run_id)
+        check_writer(checkpoint, run_id)
         remove_checkpoint(checkpoint)
     checkpoint.mkdir(parents=True)
     # Written in place: a temporary file that a killed process leaves would count as a file of another program.
@@ -190,12 +190,12 @@ def mark_complete(checkpoint: Path) -> None:
     """Sync the files of a checkpoint to disk, then rename its marker."""
     marker = checkpoint / UNFINISHED_MARKER
     sizes = {}
-    for name, path in _files_of(checkpoint).items():
+    for name, path in checkpoint_files(checkpoint).items():
         if path != marker:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             sizes[name] = path.stat().st_size
-    write_json(marker, {**_marker(checkpoint, UNFINISHED_MARKER), "files": sizes})
+    write_json(marker, {**read_marker(checkpoint, UNFINISHED_MARKER), "files": sizes})
     os.replace(marker, checkpoint / COMPLETE_MARKER)
 
 
@@ -212,12 +212,12 @@ def keep_newest(folder: StrPath, limit: int | None, best: str | None = None) -> 
     if not limit:
         return
     for path in complete_checkpoints(folder)[:-limit]:
-        has_other_files = not _files_of(path).keys() <= {COMPLETE_MARKER, *_marker(path)["files"]}
+        has_other_files = not checkpoint_files(path).keys() <= {COMPLETE_MARKER, *read_marker(path)["files"]}
         if path.name != Path(best or "").name and not has_other_files:
             remove_checkpoint(path)
 
 
-def _files_of(checkpoint: Path) -> dict[str, Path]:
+def checkpoint_files(checkpoint: Path) -> dict[str, Path]:
     """The files of a checkpoint by their relative path."""
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
     return {path.relative_to(checkpoint).as_posix(): path for path in files}
@@ -295,7 +295,7 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
 
         result: Any = set_peft_model_state_dict(model, weights)
     else:
-        result = model.load_state_dict(_to_shards(weights, model), strict=False)
+        result = model.load_state_dict(to_shards(weights, model), strict=False)
         missing = set(result.missing_keys) - set(model.all_tied_weights_keys)
         model.tie_weights()
     if result.unexpected_keys or missing:
@@ -306,7 +306,7 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
     return model
 
 
-def _to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
+def to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
     """Replace each weight that the model shards with the shard of this process."""
     for name, parameter in model.state_dict().items():
         if name in weights and isinstance(parameter, DTensor):

@@ -26,7 +26,7 @@ def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, P
     initial = model_args.model_name_or_path
     config = None
     if initial is not None:
-        config = _saved_config(initial, model_args.overrides)
+        config = saved_config(initial, model_args.overrides)
         if model_args.has_new_vocabulary:
             load_parent_tokenizer("model_name_or_path", initial)
     tokenizer = None
@@ -54,7 +54,7 @@ def build_model(
         config = model_args.config(len(tokenizer), **special_ids(tokenizer))
         model = RandomTransformerForConditionalGeneration(config)
     else:
-        model = _saved_model(model_args)
+        model = saved_model(model_args)
         if model_args.has_new_vocabulary:
             transfer = load_extra("vocabulary_transfer")
             model = transfer.with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
@@ -62,7 +62,7 @@ def build_model(
     set_generation_config(model, max_length=model.config.max_position_embeddings, **args.search_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = load_extra("sharding").sharded(model, args)
-    return model if model_args.lora_rank is None else _with_adapter(model, model_args)
+    return model if model_args.lora_rank is None else with_adapter(model, model_args)
 
 
 def set_generation_config(model: Any, **options: Any) -> None:
@@ -86,7 +86,7 @@ def freeze(model: nn.Module, parts: str) -> None:
             raise ValueError(f"freeze must be parts of some parameter names, such as 'encoder,shared', got {part!r}.")
 
 
-def _saved_config(folder: str, overrides: Mapping[str, Any]) -> RandomTransformerConfig:
+def saved_config(folder: str, overrides: Mapping[str, Any]) -> RandomTransformerConfig:
     """The configuration of a model to fine-tune, with the overrides."""
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
         check_not_exported(Path(folder))
@@ -103,7 +103,7 @@ def _saved_config(folder: str, overrides: Mapping[str, Any]) -> RandomTransforme
     return RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})
 
 
-def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:
+def saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:
     """The saved model in float32: half precision would round small updates to zero."""
     folder = model_args.model_name_or_path
     with reraise_as_value_error(f"model_name_or_path must contain complete weights, got {folder!r}"):
@@ -117,7 +117,7 @@ def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalG
     return model
 
 
-def _with_adapter(model: RandomTransformerForConditionalGeneration, model_args: ModelArguments) -> Any:
+def with_adapter(model: RandomTransformerForConditionalGeneration, model_args: ModelArguments) -> Any:
     """The frozen model with a trainable adapter (LoRA, Hu et al. 2021)."""
     from peft import LoraConfig, TaskType, get_peft_model
 

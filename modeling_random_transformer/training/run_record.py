@@ -191,12 +191,12 @@ def begin_training(run: Run) -> None:
             f"use another output_dir with model_name_or_path={run.folder} to train its model further."
         )
     restart = not is_finished and newest is None  # nothing has been trained
-    stage = run.job.begin(TRAIN_STAGE, inputs, restart=restart, may_change=_is_longer, needs_files=not is_finished)
+    stage = run.job.begin(TRAIN_STAGE, inputs, restart=restart, may_change=is_longer, needs_files=not is_finished)
     if restart:
         stage.note(run_id=run_id)
 
 
-def _is_longer(name: str, earlier: Any, current: Any) -> bool:
+def is_longer(name: str, earlier: Any, current: Any) -> bool:
     return name in INCREASABLE_ARGUMENTS and None not in (earlier, current) and 0 < earlier < current
 
 

@@ -94,11 +94,11 @@ class TranslationTrainer(EvaluatingTrainer):
         self.padding_multiple = padding_multiple(args.device)
         self.training_loss = make_training_loss(args)
         first_model = self.call_model_init() if model is None else model
-        _save_tied_weights_once(first_model)
+        save_tied_weights_once(first_model)
         kwargs["data_collator"] = kwargs.get("data_collator") or DataCollatorForSeq2Seq(
             kwargs.get("processing_class"), model=first_model, pad_to_multiple_of=self.padding_multiple
         )
-        args = _trainer_arguments(args, first_model)
+        args = trainer_arguments(args, first_model)
         super().__init__(model=model, args=args, compute_loss_func=self.training_loss, **kwargs)
         if args.torch_compile:  # otherwise, the model would be compiled for the sizes of the first batches too
             self.accelerator.state.dynamo_plugin.dynamic = True
@@ -121,7 +121,7 @@ class TranslationTrainer(EvaluatingTrainer):
         if self.model_init is None:
             raise ValueError("one of model and model_init must be given, got neither.")
         model = super().call_model_init(trial)
-        _save_tied_weights_once(model)
+        save_tied_weights_once(model)
         return model
 
     # Batches
@@ -280,12 +280,12 @@ class TranslationTrainer(EvaluatingTrainer):
         return super()._determine_best_metric(metrics, trial)
 
 
-def _save_tied_weights_once(model: Any) -> None:
+def save_tied_weights_once(model: Any) -> None:
     """Save a tied weight once. Otherwise, transformers warns, and Accelerate's FSDP2 saves copies."""
     model._keys_to_ignore_on_save = [*getattr(model, "all_tied_weights_keys", ())]
 
 
-def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
+def trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
     """A copy of the arguments with the values that `Seq2SeqTrainer` requires."""
     # `replace` also updates DeepSpeed's configuration, which copies the learning rate.
     rate = args.peak_rate(model.config.d_model)

@@ -134,22 +134,22 @@ def clean_pairs(
             not two strings; or a file cannot be read, see `Corpus.lines`.
     """
     report = CleaningReport("pairs") if report is None else report
-    yield from _cleaned(pairs, CleaningOptions(**options), report, on_rejected)
+    yield from cleaned(pairs, CleaningOptions(**options), report, on_rejected)
 
 
-def _cleaned(
+def cleaned(
     pairs: Pairs,
     options: CleaningOptions,
     report: CleaningReport,
     on_rejected: OnRejected = lambda *_: None,
 ) -> Iterator[ParallelLine]:
     """See `clean_pairs`. Passes with the same options object read the excluded files once."""
-    lines = _as_written(pairs, options, report)
+    lines = as_written(pairs, options, report)
     sample: list[Line] = []
     if options.min_script_share is not None:
         sample += islice(lines, SAMPLE_LINES)
-        report.scripts = _scripts(options, sample)
-    for line, reason in _filtered(chain(sample, lines), options, report.scripts):
+        report.scripts = accepted_scripts(options, sample)
+    for line, reason in filtered(chain(sample, lines), options, report.scripts):
         report.lines += 1
         if reason is not None:
             report.drop(line, reason)
@@ -158,28 +158,28 @@ def _cleaned(
             yield line
 
 
-def _as_written(pairs: Pairs, options: CleaningOptions, report: CleaningReport) -> Iterator[Line]:
+def as_written(pairs: Pairs, options: CleaningOptions, report: CleaningReport) -> Iterator[Line]:
     """The lines with their texts as they are written."""
     if isinstance(pairs, Corpus):
         lines = pairs.lines()
     else:
-        lines = (parse_pair(number, *_checked(pair, number)) for number, pair in enumerate(pairs, start=1))
+        lines = (parse_pair(number, *checked(pair, number)) for number, pair in enumerate(pairs, start=1))
     for line in lines:
         if isinstance(line, ParallelLine):
-            line = ParallelLine(line.number, _as_cell(line.source), _as_cell(line.target))
+            line = ParallelLine(line.number, as_cell(line.source), as_cell(line.target))
             if options.normalization != "off":
                 line = report.normalize(line)
         yield line
 
 
-def _checked(pair: Any, number: int) -> Pair:
+def checked(pair: Any, number: int) -> Pair:
     """A pair; raises a `ValueError` unless it is two strings."""
     if not is_pair(pair) or not all(isinstance(text, str) for text in pair):
         raise ValueError(f"pairs must be two strings each, got {format_value(pair)} as pair {number}.")
     return pair
 
 
-def _filtered(lines: Iterable[Line], options: CleaningOptions, scripts: Scripts) -> Iterator[tuple[Line, str | None]]:
+def filtered(lines: Iterable[Line], options: CleaningOptions, scripts: Scripts) -> Iterator[tuple[Line, str | None]]:
     """The lines, and the reason to drop each."""
     filters = [*filters_of(options, scripts)]
     for line in lines:
@@ -189,7 +189,7 @@ def _filtered(lines: Iterable[Line], options: CleaningOptions, scripts: Scripts)
         yield line, reason
 
 
-def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> Scripts:
+def accepted_scripts(options: CleaningOptions, lines: Sequence[Line]) -> Scripts:
     """The scripts of both sides, from the options or from the first remaining pairs of the lines.
 
     The scripts determine which pairs remain. Scripts that are rare in the remaining pairs are removed until there are
@@ -198,7 +198,7 @@ def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> Scripts:
     chosen = {"source": options.source_script, "target": options.target_script}
     scripts = {side: [*(names or ())] for side, names in chosen.items()}
     while True:
-        remaining = (line for line, reason in _filtered(lines, options, scripts) if reason is None)
+        remaining = (line for line, reason in filtered(lines, options, scripts) if reason is None)
         sample = [*islice(remaining, SAMPLE_PAIRS)]
         earlier = dict(scripts)
         for side in SIDES:
@@ -210,7 +210,7 @@ def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> Scripts:
             return scripts
 
 
-def _line_format(paths: Sequence[StrPath]) -> Callable[[ParallelLine], list[str]]:
+def line_format(paths: Sequence[StrPath]) -> Callable[[ParallelLine], list[str]]:
     """A function from a pair to the lines of these files: one with both sides, or one for each side.
 
     Raises:
@@ -222,7 +222,7 @@ def _line_format(paths: Sequence[StrPath]) -> Callable[[ParallelLine], list[str]
     if formats == ["jsonl"]:
         return lambda pair: [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
     if formats == ["tsv"] or (len(paths) == 1 and is_stream(paths[0])):
-        return lambda pair: [_tsv_line(pair.source, pair.target)]
+        return lambda pair: [tsv_line(pair.source, pair.target)]
     names = " and ".join(map(str, paths))
     raise ValueError(f"output must be a .tsv or .jsonl file, or a text file for each side, got {names}.")
 
@@ -265,14 +265,14 @@ def clean_files(
     """
     settings = CleaningOptions(**options)
     pair_files = [path for path in (output, output_target) if path is not None]
-    lines_of = _line_format(pair_files)
-    sets = _files_by_set(pair_files, split)
+    lines_of = line_format(pair_files)
+    sets = files_by_set(pair_files, split)
     outputs = [("output", path) for paths in sets.values() for path in paths]
     outputs += drop_none(rejected_file=rejected_file, report_file=report_file).items()
-    _check_outputs(corpus, outputs, settings.exclude or ())
+    check_outputs(corpus, outputs, settings.exclude or ())
     if split:
         corpus.require_files()
-    held_out = Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
+    held_out = Split(lambda: cleaned(corpus, settings, CleaningReport(str(corpus))), split)
     report = CleaningReport(str(corpus), sets=dict.fromkeys(sets, 0))
     paths = [path for _, path in outputs]
     with create_binaries(paths) as opened:
@@ -280,16 +280,16 @@ def clean_files(
 
         def write(set_name: str, pair: ParallelLine) -> None:
             for path, line in zip(sets[set_name], lines_of(pair), strict=True):
-                _write_line(files[path], line)
+                write_line(files[path], line)
 
-        reject = _rejecting(None if rejected_file is None else files[rejected_file])
-        _write_pairs(_cleaned(corpus, settings, report, reject), held_out, report, write, reject)
+        reject = rejecting(None if rejected_file is None else files[rejected_file])
+        write_pairs(cleaned(corpus, settings, report, reject), held_out, report, write, reject)
         if report_file is not None:
-            _write_report(files[report_file], report, settings)
+            write_report(files[report_file], report, settings)
     return report
 
 
-def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, Sequence[StrPath]]:
+def files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, Sequence[StrPath]]:
     """The files of each set. The files of held-out sets are in the folder of the training set."""
     files = {"train": paths}
     for path in paths if split else ():
@@ -300,7 +300,7 @@ def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, S
     return files
 
 
-def _check_outputs(corpus: Corpus, outputs: Sequence[tuple[str, StrPath]], excluded: Sequence[str]) -> None:
+def check_outputs(corpus: Corpus, outputs: Sequence[tuple[str, StrPath]], excluded: Sequence[str]) -> None:
     """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
     inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
     for name, path in outputs:
@@ -309,7 +309,7 @@ def _check_outputs(corpus: Corpus, outputs: Sequence[tuple[str, StrPath]], exclu
         raise ValueError(f"outputs must differ from each other, got {', '.join(str(path) for _, path in outputs)}.")
 
 
-def _write_pairs(
+def write_pairs(
     pairs: Iterable[ParallelLine],
     held_out: Split,
     report: CleaningReport,
@@ -344,30 +344,30 @@ def _write_pairs(
     report.inspect(kept)
 
 
-def _rejecting(file: IO[bytes] | None) -> OnRejected:
+def rejecting(file: IO[bytes] | None) -> OnRejected:
     """A function that writes dropped lines to a file, if there is one."""
 
     def reject(line: Line, reason: str) -> None:
         if file is not None:
-            _write_line(file, _tsv_line(reason, str(line.number), line.source, line.target))
+            write_line(file, tsv_line(reason, str(line.number), line.source, line.target))
 
     return reject
 
 
-def _write_report(file: IO[bytes], report: CleaningReport, options: CleaningOptions) -> None:
+def write_report(file: IO[bytes], report: CleaningReport, options: CleaningOptions) -> None:
     content = asdict(report) | {"kept": report.valid, "options": asdict(options)}
     text = json.dumps(content, indent=2, ensure_ascii=False)
     file.write(f"{text}\n".encode(errors="backslashreplace"))  # file names may be invalid UTF-8
 
 
-def _write_line(file: IO[bytes], line: str) -> None:
+def write_line(file: IO[bytes], line: str) -> None:
     file.write(f"{line}\n".encode())
 
 
-def _tsv_line(*texts: str) -> str:
-    return "\t".join(quoted(_as_cell(text)) for text in texts)
+def tsv_line(*texts: str) -> str:
+    return "\t".join(quoted(as_cell(text)) for text in texts)
 
 
-def _as_cell(text: str) -> str:
+def as_cell(text: str) -> str:
     """A text as one line and one cell of a TSV file, without byte order marks at the start, which readers remove."""
     return one_line(text.lstrip("\ufeff").rstrip("\r\n")).replace("\t", " ")

@@ -120,31 +120,31 @@ def filters_of(options: CleaningOptions, scripts: Scripts) -> Iterator[Filter]:
         ValueError: py3langid is not installed or does not know a language.
     """
     if options.copies != "off":
-        are_equal = _have_same_words if options.copies == "near" else eq
+        are_equal = have_same_words if options.copies == "near" else eq
         yield lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
     limits = LengthLimits(options.max_length, options.max_length, options.max_length_ratio)
     yield lambda source, target: TOO_LONG if limits.are_exceeded(len(source), len(target)) else None
     yield lambda source, target: UNEQUAL if limits.is_unequal(len(source), len(target)) else None
     for side, names in scripts.items():
         if names and options.min_script_share:
-            yield _filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
+            yield filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
     for side, language in drop_none(source=options.source_lang, target=options.target_lang).items():
-        yield _filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
+        yield filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
     if options.exclude:
         for side in SIDES:
-            yield _filter_of_side(side, lambda text: words_digest(text) not in options.excluded_keys, EXCLUDED)
+            yield filter_of_side(side, lambda text: words_digest(text) not in options.excluded_keys, EXCLUDED)
     if options.duplicates != "off":
-        yield _duplicate_filter(options.duplicates)
+        yield duplicate_filter(options.duplicates)
 
 
-def _filter_of_side(side: str, accepts: Accepts, reason: str) -> Filter:
+def filter_of_side(side: str, accepts: Accepts, reason: str) -> Filter:
     reason = reason.format(side=side)
     if side == "source":
         return lambda source, _: None if accepts(source) else reason
     return lambda _, target: None if accepts(target) else reason
 
 
-def _have_same_words(source: str, target: str) -> bool:
+def have_same_words(source: str, target: str) -> bool:
     """Whether texts have the same words, regardless of case and punctuation."""
     source = unicode_form("NFC", source.casefold())
     target = unicode_form("NFC", target.casefold())
@@ -155,7 +155,7 @@ def _have_same_words(source: str, target: str) -> bool:
     return has_same_start and WORD.findall(source) == WORD.findall(target)
 
 
-def _duplicate_filter(compared: str) -> Filter:
+def duplicate_filter(compared: str) -> Filter:
     """A filter that remembers the pairs that it keeps; `compared` is `"pair"`, `"source"` or `"target"`."""
     seen: set[bytes] = set()
 
@@ -222,7 +222,7 @@ def language_filter(language: str, argument: str) -> Accepts:
     """
     install = "pip install 'random-transformer[langid]'"
     with reraise_as_value_error(f"{argument}={language!r} requires py3langid: {install}"):
-        identifier = _identifier()
+        identifier = language_identifier()
     expected = without_region(language)
     check_choice(sorted(identifier.labels), **{argument: expected})
 
@@ -234,7 +234,7 @@ def language_filter(language: str, argument: str) -> Accepts:
 
 
 @lru_cache(maxsize=1)  # loading takes seconds
-def _identifier() -> Any:
+def language_identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

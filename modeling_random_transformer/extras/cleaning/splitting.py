@@ -47,10 +47,10 @@ class Split:
             raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, sizes))}.")
         total = sum(sizes)
         candidates = heapq.nsmallest(CANDIDATES * total, ranked(read()))
-        chosen = [*islice(_without_common_texts(candidates), total)]
+        chosen = [*islice(without_common_texts(candidates), total)]
         if len(chosen) < total:
             candidates = sorted(ranked(read()))
-            chosen = [*islice(_without_common_texts(candidates), total)]
+            chosen = [*islice(without_common_texts(candidates), total)]
         if 0 < len(chosen) < total:  # without a pair, the report of the filters is the error
             raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
         self.sets: dict[int, str] = {}  # line number → name of the set
@@ -82,7 +82,7 @@ def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
         yield RankedPair(rank, pair.number, source, target)
 
 
-def _without_common_texts(candidates: Iterable[RankedPair]) -> Iterator[RankedPair]:
+def without_common_texts(candidates: Iterable[RankedPair]) -> Iterator[RankedPair]:
     """The candidates that share no source and no target with an earlier one of them."""
     sources = set()
     targets = set()

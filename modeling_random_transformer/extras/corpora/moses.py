@@ -25,7 +25,7 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
     """
     with damaged_file_errors(path, "zip"), zipfile.ZipFile(path) as archive, ExitStack() as stack:
         files: dict[str, IO[bytes]] = {}
-        for name in _members(path, archive.namelist(), codes):
+        for name in members_of(path, archive.namelist(), codes):
             size = archive.getinfo(name).file_size
             limit = max(MAX_BYTES, MAX_RATIO * path.stat().st_size)
             if size > limit:
@@ -34,16 +34,16 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
         yield files
 
 
-def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str]:
+def members_of(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str]:
     """The names of the files of the languages: of equal names before the suffix, or else of all files."""
     corpora: dict[str, list[str]] = defaultdict(list)
     files = []
     for name in names:
         is_folder = name.endswith("/")
-        if _suffix(name) and not is_folder and not name.startswith("__MACOSX/"):
+        if suffix_of(name) and not is_folder and not name.startswith("__MACOSX/"):
             files.append(name)
             corpora[PurePosixPath(name).stem].append(name)
-    members = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
+    members = with_languages([*corpora.values()], codes) or with_languages([files], codes)
     is_one_corpus = len(members) == len({*members}) == len(codes)
     if not is_one_corpus:
         examples = " and ".join(f"corpus.{code}" for code in codes)
@@ -53,19 +53,19 @@ def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str
     return members
 
 
-def _with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> list[str]:
+def with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> list[str]:
     """The files of the languages in all corpora that have a file for each of them."""
     members: list[str] = []
     for names in corpora:
-        suffixes = [_suffix(name) for name in names]
+        suffixes = [suffix_of(name) for name in names]
         matching = [matching_code(code, suffixes) for code in codes]
         if None in matching:
             continue
         for code in matching:
-            members += [name for name in names if _suffix(name) == code]
+            members += [name for name in names if suffix_of(name) == code]
     return members
 
 
-def _suffix(name: str) -> str:
+def suffix_of(name: str) -> str:
     """The suffix of a file without the dot: in these archives, its language."""
     return PurePosixPath(name).suffix[1:]

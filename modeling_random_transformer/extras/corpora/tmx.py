@@ -27,7 +27,7 @@ def read_units(path: Path) -> Iterator[dict[str, str]]:
         ValueError: the file is not XML, or not TMX, or declares entities.
     """
     with open_binary(path) as file, xml_parser(path) as parser:
-        events = _Events()
+        events = Events()
         parser.StartElementHandler = events.start
         parser.EndElementHandler = events.end
         parser.CharacterDataHandler = events.text
@@ -66,7 +66,7 @@ def read_tmx(path: Path, codes: tuple[str, ...]) -> Iterator[tuple[int, list[str
         )
 
 
-class _Events:
+class Events:
     """Receives the events of the parser.
 
     Attributes:

@@ -92,12 +92,12 @@ def dry_run(data_args: DataArguments, model_args: ModelArguments, args: Translat
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = _trainer(data_args, model_args, _shortened(args, call_on_main_process(lambda: folder)), tokenizer)
+        trainer = trainer_of(data_args, model_args, shortened(args, call_on_main_process(lambda: folder)), tokenizer)
         if args.cuda_graphs:  # each shape is captured in the second epoch
             steps_per_epoch = len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps
             trainer.args.max_steps = 2 * steps_per_epoch + STEPS
         trainer.train()
-        seconds = _synchronized_time(args.device) - trainer.start
+        seconds = synchronized_time(args.device) - trainer.start
     if args.process_index == 0:
         show(schedule_advice(args, trainer.model.config, args.max_steps))
     devices = args.world_size
@@ -113,7 +113,7 @@ def dry_run(data_args: DataArguments, model_args: ModelArguments, args: Translat
     )
 
 
-def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:
+def shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:
     """The arguments of a run of a few steps without evaluation, checkpoints, logs and upload."""
     args = args.without_evaluation()
     args.output_dir = folder
@@ -127,7 +127,7 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
     return args
 
 
-def _trainer(
+def trainer_of(
     data_args: DataArguments,
     model_args: ModelArguments,
     args: TranslationTrainingArguments,
@@ -147,7 +147,7 @@ def _trainer(
         build_model(model_args, args, data.tokenizer),
         args,
         train_dataset=data.tokens["train"],
-        train_weights=_repeated(data, args),
+        train_weights=repeated(data, args),
         processing_class=data.tokenizer,
     )
 
@@ -181,7 +181,7 @@ def first_rows(corpus: Corpus) -> FirstRows:
     return FirstRows(str(corpus), rows, languages=corpus.languages, weight=corpus.weight)
 
 
-def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
+def repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
@@ -201,14 +201,14 @@ class MeasuredTrainer(TranslationTrainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
         if self.state.global_step == self.args.max_steps - STEPS:
             self.token_count = 0
-            self.start = _synchronized_time(self.args.device)
+            self.start = synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the estimate follows."""
 
 
-def _synchronized_time(device: torch.device) -> float:
+def synchronized_time(device: torch.device) -> float:
     if device.type != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter()

@@ -56,23 +56,23 @@ def from_sentencepiece(
         if symbol not in pieces:
             model.pieces.add(piece=symbol, type=CONTROL)
     with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
-        backend = _backend(model)
-    for name, supported, stored in _unsupported(model, backend):
+        backend = backend_of(model)
+    for name, supported, stored in unsupported(model, backend):
         raise ValueError(f"{name} of {path} must be {supported}, got {stored}.")
     return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
 
 
-def _backend(model: Any) -> Tokenizer:
+def backend_of(model: Any) -> Tokenizer:
     """The model as a tokenizer, with the special tokens of this package instead of its own."""
     trainer = model.trainer_spec
     special = {trainer.bos_piece, trainer.eos_piece, trainer.pad_piece, *SPECIAL_TOKENS.values()}
     pieces = [piece for piece in model.pieces if piece.type != UNKNOWN and piece.piece not in special]
-    make_model = _unigram if trainer.model_type == UNIGRAM else _bpe
+    make_model = unigram if trainer.model_type == UNIGRAM else bpe
     backend = Tokenizer(make_model(pieces, trainer.byte_fallback))
-    backend.normalizer = _normalizer(model.normalizer_spec)
-    backend.pre_tokenizer = _pre_tokenizer(pieces, isinstance(backend.model, models.BPE))
-    backend.decoder = _decoder(model.normalizer_spec)
-    backend.add_special_tokens(_texts(pieces, CONTROL))
+    backend.normalizer = normalizer_of(model.normalizer_spec)
+    backend.pre_tokenizer = pre_tokenizer_of(pieces, isinstance(backend.model, models.BPE))
+    backend.decoder = decoder_of(model.normalizer_spec)
+    backend.add_special_tokens(texts_of_types(pieces, CONTROL))
     return backend
 
 
@@ -93,7 +93,7 @@ def read_model(path: Path) -> Any:
     return model
 
 
-def _unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any]]:
+def unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any]]:
     """The options that are not supported: the name, the allowed values and the stored one."""
     trainer = model.trainer_spec
     normalizer = model.normalizer_spec
@@ -107,20 +107,20 @@ def _unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any
         yield "escape_whitespaces", "True", False
     if trainer.treat_whitespace_as_suffix:
         yield "treat_whitespace_as_suffix", "False", True
-    for text in _texts(model.pieces, UNUSED):
+    for text in texts_of_types(model.pieces, UNUSED):
         yield "unused pieces", "none", text
-    for text in _texts(model.pieces, USER_DEFINED):
+    for text in texts_of_types(model.pieces, USER_DEFINED):
         if backend.normalizer.normalize_str(text).lstrip(SPACE) != text:
             yield "user_defined_symbols", "unchanged by the normalization", text
 
 
-def _texts(pieces: Iterable[Any], *types: int) -> list[str]:
+def texts_of_types(pieces: Iterable[Any], *types: int) -> list[str]:
     """The texts of the pieces of these types, in their order."""
     return [piece.piece for piece in pieces if piece.type in types]
 
 
-def _unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
-    """The unigram model. Control symbols are kept out of segmentations by `_pre_tokenizer`."""
+def unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
+    """The unigram model. Control symbols are kept out of segmentations by `pre_tokenizer_of`."""
     normal = [piece.score for piece in pieces if piece.type == NORMAL]
     lowest = min(normal)
     highest = max(normal)
@@ -134,7 +134,7 @@ def _unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
     return models.Unigram([*scores.items()], unk_id=unk_id, byte_fallback=byte_fallback)
 
 
-def _bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
+def bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
     """The BPE model. A merge has the score of the piece that it forms."""
     normal = {piece.piece: piece.score for piece in pieces if piece.type == NORMAL}
     tokens = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces)]
@@ -145,11 +145,11 @@ def _bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
         fuse_unk=True,
         byte_fallback=byte_fallback,
         # User-defined symbols, which the pre-tokenizer isolates, have no merges.
-        ignore_merges=bool(_texts(pieces, USER_DEFINED)),
+        ignore_merges=bool(texts_of_types(pieces, USER_DEFINED)),
     )
 
 
-def _normalizer(spec: Any) -> normalizers.Normalizer:
+def normalizer_of(spec: Any) -> normalizers.Normalizer:
     """The normalizer that sentencepiece applies to the characters of a text."""
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
@@ -173,25 +173,25 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
     return normalizers.Sequence(steps)
 
 
-def _pre_tokenizer(pieces: list[Any], is_bpe: bool) -> pre_tokenizers.PreTokenizer | None:
+def pre_tokenizer_of(pieces: list[Any], is_bpe: bool) -> pre_tokenizers.PreTokenizer | None:
     """Splits that no segmentation crosses."""
     steps: list[pre_tokenizers.PreTokenizer] = []
-    symbols = sorted(_texts(pieces, USER_DEFINED), key=len, reverse=True)
+    symbols = sorted(texts_of_types(pieces, USER_DEFINED), key=len, reverse=True)
     if symbols and is_bpe:
         any_symbol = "|".join(map(re.escape, symbols))
         steps.append(pre_tokenizers.Split(Regex(any_symbol), "isolated"))
     if symbols or not is_bpe:
         # The names of control symbols and bytes are in the vocabulary, but must not be found in texts.
-        names = [*SPECIAL_TOKENS.values(), *_texts(pieces, CONTROL, BYTE)]
+        names = [*SPECIAL_TOKENS.values(), *texts_of_types(pieces, CONTROL, BYTE)]
         first = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
         steps.append(pre_tokenizers.Split(Regex(first), "isolated"))
-    texts = _texts(pieces, NORMAL, USER_DEFINED)
+    texts = texts_of_types(pieces, NORMAL, USER_DEFINED)
     if SPACE in texts and not any(SPACE in text[1:] for text in texts):
         steps.append(pre_tokenizers.Split(SPACE, "merged_with_next"))
     return pre_tokenizers.Sequence(steps) if steps else None
 
 
-def _decoder(spec: Any) -> decoders.Decoder:
+def decoder_of(spec: Any) -> decoders.Decoder:
     steps: list[decoders.Decoder] = [
         decoders.Replace(SPACE, " "),
         decoders.ByteFallback(),

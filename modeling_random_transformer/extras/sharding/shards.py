@@ -23,14 +23,14 @@ def sharded(
     PartialState().wait_for_everyone()
     sizes = DistributedConfig(tp_size=args.tp_size, fsdp_size=args.fsdp_size)
     shards = RandomTransformerForConditionalGeneration.from_pretrained(folder, distributed_config=sizes)
-    shards.register_state_dict_post_hook(_remove_tied)
+    shards.register_state_dict_post_hook(remove_tied)
     PartialState().wait_for_everyone()
     if args.process_index == 0:
         shutil.rmtree(folder)
     return shards
 
 
-def _remove_tied(model: Any, state: dict[str, torch.Tensor], *_: Any) -> None:
+def remove_tied(model: Any, state: dict[str, torch.Tensor], *_: Any) -> None:
     """Keep one name of each tied weight. transformers gathers its shards under all names, and would save every copy."""
     for name in model.all_tied_weights_keys:
         state.pop(name, None)

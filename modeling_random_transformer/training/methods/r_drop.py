@@ -68,13 +68,13 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
     divergences = []
     for rows in row_chunks(passes[0]):
         divergence = checkpoint(
-            _weighted_divergence, passes[:, rows], weights[rows], use_reentrant=False, preserve_rng_state=False
+            weighted_divergence, passes[:, rows], weights[rows], use_reentrant=False, preserve_rng_state=False
         )
         divergences.append(divergence)
     return torch.stack(divergences).sum()
 
 
-def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
+def weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
     """The divergence of logits `[2, tokens, vocab_size]`, summed with the weights of the tokens."""
     log_p, log_q = passes.to(weights.dtype).log_softmax(dim=2)
     difference = log_p.exp() - log_q.exp()

@@ -94,7 +94,7 @@ def test_other_languages_are_dropped_and_are_no_earlier_pairs():
 
 def test_languages_require_an_optional_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    monkeypatch.setattr(filters, "_identifier", filters._identifier.__wrapped__)  # without its cache
+    monkeypatch.setattr(filters, "language_identifier", filters.language_identifier.__wrapped__)  # without its cache
     message = r"source_lang='en' requires py3langid: pip install 'random-transformer\[langid\]'"
     with pytest.raises(ValueError, match=message):
         reasons([], source_lang="en")
