@@ -1,5 +1,6 @@
 """Runs exported ONNX graphs with onnxruntime in transformers' `generate()`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from onnxruntime import InferenceSession, SessionOptions
 from torch import Tensor, nn
 from transformers import GenerationConfig
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
@@ -137,7 +138,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         }
         outputs = self.decoder_session.run(["logits", *tensor_names(self.config, "present")], inputs)
         logits, *present = (torch.from_numpy(output).flatten(0, 1) for output in outputs)
-        cache.self_attention_cache = DynamicCache(zip(present[::2], present[1::2], strict=True))
+        replace_contents(cache.self_attention_cache, present)
         used = self.config.use_cache if use_cache is None else use_cache
         return Seq2SeqLMOutput(logits=logits, **named_cache(cache if used else None))
 
@@ -178,3 +179,12 @@ def check_graph_input(config: RandomTransformerConfig, name: str, ids: Tensor, l
 def group_rows(tensor: Tensor, sources: int) -> np.ndarray:
     """Group rows by source: `[batch, …]` → `[sources, beams, …]`."""
     return tensor.view(sources, len(tensor) // sources, *tensor.shape[1:]).numpy()
+
+
+def replace_contents(cache: DynamicCache, present: Sequence[Tensor]) -> None:
+    """Set the cache to these keys and values by layer. Its `update` would concatenate and copy them."""
+    cache.layers = [DynamicLayer() for _ in present[::2]]
+    for layer, keys, values in zip(cache.layers, present[::2], present[1::2], strict=True):
+        layer.lazy_initialization(keys, values)
+        layer.keys = keys
+        layer.values = values
