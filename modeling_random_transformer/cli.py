@@ -16,10 +16,9 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from . import _exit_when_interrupted
 from .base.errors import first_line
-from .commands.command_line import discard_stdout, print_error, raise_on_sigterm
+from .commands.command_line import PROGRAM, discard_stdout, print_error, raise_on_sigterm
 from .extras.parser import Parser
 
-PROGRAM = "random-transformer"
 # What each verb does; `back-translate` is the module `commands/back_translate.py`.
 VERBS = {
     "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",

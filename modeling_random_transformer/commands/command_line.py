@@ -31,6 +31,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
 # Processes and errors
 
+PROGRAM = "random-transformer"
 POLLING_INTERVAL = 0.2  # seconds
 INTERRUPTED = "interrupted; the same command resumes the run."
 

@@ -22,7 +22,7 @@ from ..base import DTYPES
 from ..extras.export import WEIGHT_DTYPES
 from ..extras.export.saved import export_saved_model
 from ..extras.parser import InputFile
-from .command_line import model_folder, print_error
+from .command_line import PROGRAM, model_folder, print_error
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def run(arguments: Arguments) -> int:
     if report.identical >= report.least_identical:
         return 0
     print_error(
-        "random-transformer export",
+        f"{PROGRAM} export",
         f"at least {report.least_identical:.0%} of the translations must be identical in {report.dtype}, "
         f"got {report.identical:.1%}.",
     )
