@@ -131,12 +131,13 @@ def load(folder: StrPath) -> EngineTranslate:
     engine = ParallelTranslator(folder)
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        for i, text in enumerate(texts):
-            check_string(text, i)
-        translations = ["" if is_blank(text) else text for text in texts]
+        translations = []
         indices = []
         for i, text in enumerate(texts):
-            if has_letters(text) or not (keeps_without_letters or is_blank(text)):
+            check_string(text, i)
+            is_visible = not is_blank(text)
+            translations.append(text if is_visible else "")
+            if has_letters(text) or (is_visible and not keeps_without_letters):
                 indices.append(i)
         sources = [source_text(texts[i], tokenizer, None, config[PREFIX]) for i in indices]
         rows = encode_texts(tokenizer, sources, verbose=False)["input_ids"] if sources else []
