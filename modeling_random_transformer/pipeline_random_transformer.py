@@ -242,15 +242,15 @@ class Seq2SeqPipeline(Pipeline):
     def ordered_answers(self, texts: Sequence[str], batch_size: int, options: CallOptions) -> list[Any]:
         """The answer to each text; see `answers`."""
         prefixes = target_prefixes(options.target_prefix, len(texts))
+        for index, text in enumerate(texts):
+            check_text(text, index)
         answers = dict(self.answers(texts, prefixes, batch_size, options))
         return [answers[index] for index in range(len(texts))]
 
     def answers(
         self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int, options: CallOptions
     ) -> Iterator[tuple[int, Any]]:
-        """The index of each text and its answer, batch by batch; see `batches`."""
-        for index, text in enumerate(texts):
-            check_text(text, index)
+        """The index of each text and its answer, batch by batch; see `batches`. The caller has checked the texts."""
         keeps_without_letters = options.keep_without_letters
         if keeps_without_letters is None:
             keeps_without_letters = getattr(self.tokenizer, "keep_without_letters", True)
