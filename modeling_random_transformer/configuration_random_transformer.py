@@ -317,7 +317,7 @@ def integer(lowest: int, highest: int) -> Rule:
     return f"an integer from {lowest} to {highest}", lambda value: is_int(value) and lowest <= value <= highest
 
 
-def one_of(names: Iterable[str]) -> Rule:
+def one_of_names(names: Iterable[str]) -> Rule:
     return f"one of {quoted_names(names)}", lambda value: isinstance(value, str) and value in names
 
 
@@ -365,13 +365,13 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
     **dict.fromkeys(("attention_bias", "scale_embedding", "share_embeddings", "tie_word_embeddings"), FLAG),
     **dict.fromkeys(("lm_head_bias", "use_cache", "is_encoder_decoder", "is_decoder"), FLAG),
-    "activation_function": one_of(ACT2FN),
-    "norm_order": one_of(("post", "pre")),
+    "activation_function": one_of_names(ACT2FN),
+    "norm_order": one_of_names(("post", "pre")),
     "final_layer_norm": optional(FLAG),
     "layer_norm_eps": POSITIVE,
     "attention_scale": optional(POSITIVE),
-    "position_embedding": one_of(("sinusoidal", "learned", "none")),
-    "sinusoid_layout": one_of(("interleaved", "concatenated")),
+    "position_embedding": one_of_names(("sinusoidal", "learned", "none")),
+    "sinusoid_layout": one_of_names(("interleaved", "concatenated")),
     "position_offset": integer(0, MAX_SIZE),
     # Fields and arguments of transformers for which a wrong value would only fail later.
     **dict.fromkeys(("output_attentions", "output_hidden_states", "return_dict"), optional(FLAG)),

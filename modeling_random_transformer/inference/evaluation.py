@@ -139,8 +139,8 @@ def translation_metrics(
 def compute_metrics(
     tokenizer: PreTrainedTokenizerBase, metrics: Sequence[str], options: dict[str, Any], prediction: EvalPrediction
 ) -> dict[str, float]:
-    generated = token_ids("predictions", prediction.predictions)
-    labels = token_ids("label_ids", prediction.label_ids)
+    generated = ids_without_padding("predictions", prediction.predictions)
+    labels = ids_without_padding("label_ids", prediction.label_ids)
     # Cleaning up would hide differences in spaces.
     decode = partial(decode_ids, tokenizer, clean_up_spaces=False)
     language = target_language(tokenizer, labels[0] if labels else ())
@@ -154,10 +154,10 @@ def compute_metrics(
 
 def decode_rows(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     """The texts of predictions or labels of a `Seq2SeqTrainer`, `[rows, length]`, where negative ids are padding."""
-    return decode_ids(tokenizer, token_ids("ids", ids))
+    return decode_ids(tokenizer, ids_without_padding("ids", ids))
 
 
-def token_ids(name: str, ids: Any) -> list[Ids]:
+def ids_without_padding(name: str, ids: Any) -> list[Ids]:
     """Convert ids `[rows, length]`, or the first of a tuple of arrays, to lists without padding."""
     expected = f"{name} must be token ids [rows, length] (predict_with_generate=True)"
     if isinstance(ids, tuple):

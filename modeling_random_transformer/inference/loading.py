@@ -125,7 +125,7 @@ def load_translator(
     path = Path(folder)
     message = f"{argument} must contain a model and its tokenizer, got {folder}"
     with reraise_as_value_error(message), silence_transformers():
-        model = read_model(path, dtype)
+        model = read_saved_model(path, dtype)
         tokenizer = read_tokenizer(path, model.config)
     check_finite(model)
     if any(path.glob(CALIBRATIONS)):
@@ -139,7 +139,7 @@ def load_translator(
     return model, tokenizer
 
 
-def read_model(folder: Path, dtype: str) -> PreTrainedModel:
+def read_saved_model(folder: Path, dtype: str) -> PreTrainedModel:
     """Load the model of a folder, and check that its weights are complete.
 
     Raises:
@@ -301,7 +301,7 @@ def check_finite(model: nn.Module) -> None:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Hide progress bars and loading reports of transformers. `read_model` raises the reported problems as errors."""
+    """Hide progress bars and loading reports of transformers. `read_saved_model` raises reported problems as errors."""
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipel
 import modeling_random_transformer as package
 from modeling_random_transformer import cli
 from modeling_random_transformer.extras.conversion import convert_marian
-from modeling_random_transformer.inference.loading import load_translator, read_model
+from modeling_random_transformer.inference.loading import load_translator, read_saved_model
 from tests.helpers.hostile import EVIL_MAP, TRACE, hostile
 from tests.helpers.marian import opus_folder
 from tests.helpers.models import save_translator
@@ -99,7 +99,7 @@ def test_models_of_transformers(name, kernel, tmp_path):
     opus_folder(tmp_path / "opus")
     folder = hostile(tmp_path / "opus", tmp_path / "folder", "config.json", {name: kernel})
     convert_marian(folder, tmp_path / "out")
-    assert read_model(folder, "float32").config._attn_implementation == "sdpa"
+    assert read_saved_model(folder, "float32").config._attn_implementation == "sdpa"
 
 
 def calls_of(path: Path) -> list[ast.Call]:

@@ -283,7 +283,7 @@ def clean_files(
                 write_line(files[path], line)
 
         reject = rejecting(None if rejected_file is None else files[rejected_file])
-        write_pairs(cleaned(corpus, settings, report, reject), held_out, report, write, reject)
+        write_cleaned(cleaned(corpus, settings, report, reject), held_out, report, write, reject)
         if report_file is not None:
             write_report(files[report_file], report, settings)
     return report
@@ -309,7 +309,7 @@ def check_outputs(corpus: Corpus, outputs: Sequence[tuple[str, StrPath]], exclud
         raise ValueError(f"outputs must differ from each other, got {', '.join(str(path) for _, path in outputs)}.")
 
 
-def write_pairs(
+def write_cleaned(
     pairs: Iterable[ParallelLine],
     held_out: Split,
     report: CleaningReport,
