@@ -23,9 +23,6 @@ class Retokenizer(Protocol):
     def retokenize(self, rows: dict[str, list], seeds: Seeds) -> TokenIds:
         """New tokens of pairs, as columns of token ids; see `BPEDropout.retokenize`."""
 
-    def limit_length(self, max_length: int | None) -> None:
-        """Set the number of learned positions of the model; `None` for no limit."""
-
 
 class RetokenizedPairs(Dataset):
     """Training pairs with new tokens in every epoch, by BPE-dropout or augmentation.

@@ -129,8 +129,6 @@ class TokenBudgetStream(IterableDataset):
     def limit_length(self, max_length: int | None) -> None:
         """Skip texts that exceed the number of learned positions of a model; `None` for no limit."""
         self.limits = self.limits.within(max_length)
-        if self.retokenizer is not None:
-            self.retokenizer.limit_length(max_length)
 
     def __iter__(self) -> Iterator[list[TokenizedPair]]:
         if get_worker_info() is not None:

@@ -129,12 +129,11 @@ class TranslationTrainer(EvaluatingTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         dataset = self.train_dataset
-        retokenizer = retokenizer_of(self.args, self.processing_class)
+        retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset, retokenizer)
         retokenized = None
         if retokenizer is not None:
-            retokenizer.limit_length(self._max_length())
             retokenized = RetokenizedPairs(dataset, retokenizer, self.args.order_seed)
         sampler = TokenBudgetSampler(
             lengths_of(dataset),

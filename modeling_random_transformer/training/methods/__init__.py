@@ -20,8 +20,15 @@ def make_training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntro
 
 
 def retokenizer_of(
-    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
+    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Augmentation | BPEDropout | None:
-    """The retokenizer for BPE-dropout, augmentation or both; `None` without them."""
-    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout) if args.bpe_dropout else None
+    """The retokenizer for BPE-dropout, augmentation or both; `None` without them.
+
+    Args:
+        args: the training arguments.
+        tokenizer: the tokenizer.
+        max_length: the number of learned positions of the model, which limits the segmentations of BPE-dropout; `None`
+            for no limit. Augmented texts have no limit, see `training.checks`.
+    """
+    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length) if args.bpe_dropout else None
     return Augmentation(tokenizer, bpe_dropout) if args.augment else bpe_dropout

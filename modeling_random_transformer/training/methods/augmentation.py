@@ -138,11 +138,6 @@ class Augmentation:
         for number, (source, target) in enumerate(zip(alternating, alternating, strict=True)):
             yield from self(source, target, np.random.default_rng((seed, number)))
 
-    def limit_length(self, max_length: int | None) -> None:
-        """Limit the segmentations of BPE-dropout. Changed texts have no limit, see `training.checks`."""
-        if self.bpe_dropout is not None:
-            self.bpe_dropout.limit_length(max_length)
-
     def retokenize(self, rows: dict[str, list], seeds: Seeds) -> TokenIds:
         """Tokens of changed pairs, as columns; see `BPEDropout.retokenize`."""
         pairs = []

@@ -117,10 +117,6 @@ class BPEDropout:
         left, right = self._halves[token]
         return self._symbols(left) + self._symbols(right)
 
-    def limit_length(self, max_length: int | None) -> None:
-        """Set `max_length`."""
-        self.max_length = max_length
-
     def retokenize(self, rows: dict[str, list], seeds: Seeds) -> TokenIds:
         """New segmentations of pairs, as columns of token ids.
 

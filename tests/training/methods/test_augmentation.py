@@ -9,6 +9,8 @@ from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream, streaming, tokenize_pairs
 from modeling_random_transformer.data.retokenization import RetokenizedPairs
 from modeling_random_transformer.inputs_random_transformer import Languages
+from modeling_random_transformer.training import TranslationTrainingArguments
+from modeling_random_transformer.training.methods import retokenizer_of
 from modeling_random_transformer.training.methods.augmentation import NUMBER, SHARES, Augmentation, typing_errors
 from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout
 
@@ -173,8 +175,8 @@ def test_a_vocabulary_has_words_in_capitals():
     assert {"THE", "ĠDOG", "ĠHUND"} <= {*vocabulary}
 
 
-def test_the_limit_of_a_model_holds_for_bpe_dropout():
-    bpe_dropout = BPEDropout(TOKENIZER, 0.3)
-    for augmentation, limit in ((Augmentation(TOKENIZER, bpe_dropout), 5), (AUGMENTATION, None)):
-        augmentation.limit_length(5)
+def test_the_limit_of_a_model_holds_for_bpe_dropout(tmp_path):
+    for bpe_dropout, limit in ((0.3, 5), (0, None)):
+        args = TranslationTrainingArguments(tmp_path, augment=True, bpe_dropout=bpe_dropout)
+        augmentation = retokenizer_of(args, TOKENIZER, max_length=5)
         assert getattr(augmentation.bpe_dropout, "max_length", None) == limit
