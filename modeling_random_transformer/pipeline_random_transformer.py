@@ -88,6 +88,7 @@ class CallOptions:
     truncation: bool | None = None
     max_source_tokens: int | None = None
     target_prefix: str | Sequence[str] | None = None
+    batch_size: int = 1
     max_batch_tokens: int | None = None
     keep_without_letters: bool | None = None
     return_key: str = "generated_text"
@@ -102,6 +103,7 @@ class CallOptions:
         check_type("return_key", self.return_key, str, "a string")
         for name in ("truncation", "return_scores", "return_tokens", "keep_without_letters"):
             check_type(name, getattr(self, name), bool, "True or False")
+        check_positive(batch_size=self.batch_size)
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
         prompt = self.generate_kwargs.get("decoder_input_ids")
         if prompt is not None and (len(prompt) > 1 or self.target_prefix):
@@ -144,6 +146,7 @@ class Seq2SeqPipeline(Pipeline):
         target_prefix: the text that a translation must begin with, or a list with a prefix for each text of a list,
             `""` for none. A prefix should not end with a space, because tokens usually begin with their space. The
             scores of beam search include the prefix. The limit on new tokens must exceed the prefix.
+        batch_size: texts in a batch, by default 1.
         max_batch_tokens: limit on texts × beams × tokens of the longest source in a batch, instead of `batch_size`. The
             limit on new tokens is then `longest_target`, unless `max_length` is given.
         keep_without_letters: return texts without letters, such as numbers, unchanged, unless `target_prefix` is given.
@@ -181,7 +184,8 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"model must be one of AutoModelForSeq2SeqLM, with encoder, decoder and head, got {name}.")
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ValueError(f"tokenizer must be a tokenizer of transformers, got {type(self.tokenizer).__name__}.")
-        self.batch_size = 1 if batch_size is None else batch_size
+        if batch_size is not None:  # the base class does not pass it to `_sanitize_parameters`
+            self.defaults = replace(self.defaults, batch_size=batch_size)
         self.positions = max_source_positions(self.model)
 
     def _sanitize_parameters(self, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -214,42 +218,37 @@ class Seq2SeqPipeline(Pipeline):
         self,
         inputs: Any,
         *,
-        batch_size: int | None = None,
         num_workers: int | None = None,  # noqa: ARG002, a window is tokenized in one call
         **arguments: Any,
     ) -> Any:
         """Generate from one text, several texts or a stream; see the class for arguments and errors."""
         options = self.call_options(**arguments)
-        batch_size = self.batch_size if batch_size is None else batch_size
-        check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
             try:
-                return self.ordered_answers([inputs], 1, options)[0]
+                return self.ordered_answers([inputs], options)[0]
             except TextError as error:
                 raise ValueError(error.reason) from None
         check_iterable_of_texts("inputs", inputs)
         if isinstance(inputs, list | tuple):
-            return self.ordered_answers(inputs, batch_size, options)
+            return self.ordered_answers(inputs, options)
         if isinstance(options.target_prefix, list | tuple):
             raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
         if not hasattr(inputs, "__iter__"):  # a torch dataset
             inputs = map(inputs.__getitem__, range(len(inputs)))
-        size = WINDOW * batch_size if batch_size > 1 else 1
+        size = WINDOW * options.batch_size if options.batch_size > 1 else 1
         if options.max_batch_tokens is not None:
             size = CHUNK_SIZE
-        return process_chunks(inputs, size, lambda window, _: self.ordered_answers(window, batch_size, options))
+        return process_chunks(inputs, size, lambda window, _: self.ordered_answers(window, options))
 
-    def ordered_answers(self, texts: Sequence[str], batch_size: int, options: CallOptions) -> list[Any]:
+    def ordered_answers(self, texts: Sequence[str], options: CallOptions) -> list[Any]:
         """The answer to each text; see `answers`."""
         prefixes = target_prefixes(options.target_prefix, len(texts))
         for index, text in enumerate(texts):
             check_text(text, index)
-        answers = dict(self.answers(texts, prefixes, batch_size, options))
+        answers = dict(self.answers(texts, prefixes, options))
         return [answers[index] for index in range(len(texts))]
 
-    def answers(
-        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int, options: CallOptions
-    ) -> Iterator[tuple[int, Any]]:
+    def answers(self, texts: Sequence[str], prefixes: Sequence[str], options: CallOptions) -> Iterator[tuple[int, Any]]:
         """The index of each text and its answer, batch by batch; see `batches`. The caller has checked the texts."""
         keeps_without_letters = options.keep_without_letters
         if keeps_without_letters is None:
@@ -263,7 +262,7 @@ class Seq2SeqPipeline(Pipeline):
         with renumber_errors(generated):
             texts = [texts[index] for index in generated]
             prefixes = [prefixes[index] for index in generated]
-            for batch, inputs in self.batches(texts, prefixes, batch_size, options):
+            for batch, inputs in self.batches(texts, prefixes, options):
                 with renumber_errors(batch):
                     outputs = self.forward(inputs, options=options)
                 answers = self.postprocess(outputs, options=options)
@@ -281,7 +280,7 @@ class Seq2SeqPipeline(Pipeline):
         return self.answer([dict(candidate) for _ in range(count)])
 
     def batches(
-        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int, options: CallOptions
+        self, texts: Sequence[str], prefixes: Sequence[str], options: CallOptions
     ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """The inputs of `forward` for texts that are sorted by length together.
 
@@ -290,7 +289,6 @@ class Seq2SeqPipeline(Pipeline):
         Args:
             texts: several texts.
             prefixes: the text that each translation must begin with; `""` for none.
-            batch_size: texts of a batch, unless the options have `max_batch_tokens`.
             options: the options.
 
         Yields:
@@ -305,7 +303,7 @@ class Seq2SeqPipeline(Pipeline):
         texts = [source_text(text, self.tokenizer, self.model.config, options.prefix) for text in texts]
         sources = self.tokenize(texts, options)
         lengths = [len(source) for source in sources]
-        batches = self.batch_indices(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
+        batches = self.batch_indices(lengths, [len(prefix) for prefix in prefix_ids], options)
         for batch in batches:
             inputs = self.pad([sources[index] for index in batch])
             batch_prefixes = [prefix_ids[index] for index in batch]
@@ -314,21 +312,20 @@ class Seq2SeqPipeline(Pipeline):
             yield batch, inputs
 
     def batch_indices(
-        self, lengths: Sequence[int], prefix_lengths: Sequence[int], batch_size: int, options: CallOptions
+        self, lengths: Sequence[int], prefix_lengths: Sequence[int], options: CallOptions
     ) -> list[list[int]]:
         """The indices of the texts of each batch; single texts stay in their order.
 
         Args:
             lengths: tokens of each source.
             prefix_lengths: tokens of the prefix of each translation.
-            batch_size: texts of a batch, unless the options have `max_batch_tokens`.
             options: the options.
         """
         sources = [(length,) for length in lengths]
         if options.max_batch_tokens is None:
-            if batch_size == 1:
+            if options.batch_size == 1:
                 return [[index] for index in range(len(sources))]
-            return batches_by_tokens(sources, math.inf, max_rows=batch_size)
+            return batches_by_tokens(sources, math.inf, max_rows=options.batch_size)
         generate_kwargs = options.generate_kwargs
         beams = generation_option(self.model, generate_kwargs, "num_beams") or 1
         candidates = generation_option(self.model, generate_kwargs, "num_return_sequences") or 1
@@ -354,7 +351,7 @@ class Seq2SeqPipeline(Pipeline):
     def preprocess(self, input_: str, options: CallOptions) -> dict[str, Tensor]:
         """The inputs of `forward` for one text; see `batches`."""
         check_text(input_, 0)
-        [(_, inputs)] = self.batches([input_], target_prefixes(options.target_prefix, 1), 1, options)
+        [(_, inputs)] = self.batches([input_], target_prefixes(options.target_prefix, 1), options)
         return inputs
 
     def tokenize_prefixes(self, prefixes: Sequence[str], options: CallOptions) -> list[Ids]:

@@ -423,7 +423,7 @@ def test_saved_tokenizers_without_a_normalization_keep_the_tokens():
     tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, normalization=None)
     pipe = seq2seq(random_translator(), tokenizer)
     text = " the  gi\u00adrl\u00a0"
-    [(_, inputs)] = pipe.batches([text], [""], 1, pipe.call_options())
+    [(_, inputs)] = pipe.batches([text], [""], pipe.call_options())
     assert inputs["input_ids"].tolist() == [tokenizer(text).input_ids]
 
 

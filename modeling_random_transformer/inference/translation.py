@@ -252,7 +252,7 @@ class BatchTranslator:
         texts = [rows[i].text for i in visible]
         prefixes = [rows[i].prefix for i in visible]
         with renumber_errors(visible):
-            for i, answer in self.pipe.answers(texts, prefixes, 1, self.options):
+            for i, answer in self.pipe.answers(texts, prefixes, self.options):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
                 update(1)
         return candidates

@@ -71,7 +71,7 @@ class TestNBest:
         scores = [[candidate.score for candidate in candidates] for candidates in n_best_lists]
         assert scores == [sorted(values, reverse=True) for values in scores]
         pipe = Translator(model, tokenizer, max_batch_tokens=60, num_beams=1, n_best=6, do_sample=True).pipe
-        assert max(map(len, pipe.batch_indices([5] * 8, [0] * 8, 1, pipe.call_options()))) == 2
+        assert max(map(len, pipe.batch_indices([5] * 8, [0] * 8, pipe.call_options()))) == 2
 
     @pytest.mark.parametrize(
         ("options", "message"),

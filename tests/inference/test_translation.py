@@ -91,7 +91,7 @@ class TestTexts:
     @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
     def test_batches_do_not_exceed_the_budget(self, model, tokenizer, lengths, budget, num_beams):
         pipe = Translator(model, tokenizer, max_batch_tokens=budget, num_beams=num_beams).pipe
-        batches = pipe.batch_indices(lengths, [0] * len(lengths), 1, pipe.call_options())
+        batches = pipe.batch_indices(lengths, [0] * len(lengths), pipe.call_options())
         assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
         assert all(len({longest_target(lengths[i], model.config) for i in batch}) == 1 for batch in batches)
         longest = [max(lengths[i] for i in batch) for batch in batches]
