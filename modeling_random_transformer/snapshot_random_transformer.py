@@ -90,13 +90,6 @@ class Snapshot:
         )
 
 
-def current_snapshot(model: Any, earlier: Snapshot | None) -> Snapshot:
-    """The earlier snapshot of a model if nothing has changed since, otherwise a new one."""
-    if earlier is not None and earlier.is_current(model):
-        return earlier
-    return Snapshot(model)
-
-
 def are_identical(objects: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether two sequences contain the same objects, by identity."""
     if len(objects) != len(others):

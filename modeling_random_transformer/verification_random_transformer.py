@@ -29,7 +29,7 @@ from .ops_random_transformer import (
     forward_hooks,
     is_traced,
 )
-from .snapshot_random_transformer import Snapshot, current_snapshot
+from .snapshot_random_transformer import Snapshot
 from .versions_random_transformer import (
     CACHE_NAME,
     UNTESTED_ADVICE,
@@ -234,8 +234,9 @@ class VerifiedGenerationMixin(GenerationMixin):
         return verification if verification is not None and verification.model is self else None
 
     def renewed_snapshot(self) -> Snapshot:
-        """The snapshot of the model's current state."""
-        self.snapshot = current_snapshot(self, self.snapshot)
+        """The earlier snapshot of the model if nothing has changed since, otherwise a new one."""
+        if self.snapshot is None or not self.snapshot.is_current(self):
+            self.snapshot = Snapshot(self)
         return self.snapshot
 
     def record_inputs(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ from modeling_random_transformer import verification_random_transformer as verif
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 from modeling_random_transformer.snapshot_random_transformer import (
     Snapshot,
-    current_snapshot,
     distinct,
     plain_values,
     sampled,
@@ -280,10 +279,10 @@ def test_a_check_is_repeated_after_a_change():
         checked.append(model)
         return f"check {len(checked)}"
 
-    first = current_snapshot(model, None)
-    assert current_snapshot(model, first) is first
+    first = model.renewed_snapshot()
+    assert model.renewed_snapshot() is first
     changed_in_place(model)
-    second = current_snapshot(model, first)
+    second = model.renewed_snapshot()
     reasons = [snapshot.reason_of("check", check, model) for snapshot in (first, first, second)]
     assert reasons == ["check 1", "check 1", "check 2"]
 
@@ -291,10 +290,10 @@ def test_a_check_is_repeated_after_a_change():
 @pytest.mark.parametrize("change", [changed_in_place, written_without_a_count, own_method])
 def test_steps_are_verified_again_after_a_change(change):
     model = tiny_model()
-    first = current_snapshot(model, None)
+    first = model.renewed_snapshot()
     first.verified_steps.add("greedy")
     change(model)
-    assert current_snapshot(model, first).verified_steps == set()
+    assert model.renewed_snapshot().verified_steps == set()
 
 
 @pytest.mark.parametrize("options", [{}, {"output_hidden_states": True, "return_dict_in_generate": True}])
