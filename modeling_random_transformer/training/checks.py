@@ -199,7 +199,7 @@ def check_upload(args: TranslationTrainingArguments) -> None:
 
 def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
     """Check that an adapter can be trained: peft is installed, weights are not sharded, and no search is chosen."""
-    if args.tp_size * args.fsdp_size > 1:
+    if args.num_shards > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
     if args.chooses_length_penalty:
         raise ValueError(

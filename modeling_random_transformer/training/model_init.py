@@ -60,7 +60,7 @@ def build_model(
             model = transfer.with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
         freeze(model, model_args.freeze)
     set_generation_config(model, max_length=model.config.max_position_embeddings, **args.search_kwargs)
-    if args.tp_size * args.fsdp_size > 1:
+    if args.num_shards > 1:
         model = load_extra("sharding").sharded(model, args)
     return model if model_args.lora_rank is None else with_adapter(model, model_args)
 

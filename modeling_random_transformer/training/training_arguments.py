@@ -210,7 +210,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._check_devices()
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
-        if self.tp_size * self.fsdp_size > 1:
+        if self.num_shards > 1:
             self.save_only_model = True  # required by transformers' Trainer, which cannot resume these runs
         if self.save_total_limit is None:
             self.save_total_limit = self.average_last
@@ -220,6 +220,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """The device of this process. A CPU has no index: with one, transformers 5.17 does not resume."""
         device = super().device
         return torch.device("cpu") if device.type == "cpu" else device
+
+    @property
+    def num_shards(self) -> int:
+        """The number of processes that share the weights of a model; 1 if each has all weights."""
+        return self.tp_size * self.fsdp_size
 
     @property
     def search_kwargs(self) -> dict[str, Any]:
@@ -331,12 +336,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             check_unset(self, "engine", f"on the device {self.device}")
         if self.cuda_graphs:
             self._check_cuda_graphs()
-        shards = self.tp_size * self.fsdp_size
-        if shards > 1:
+        if self.num_shards > 1:
             name = "tp_size" if self.tp_size > 1 else "fsdp_size"
             self._require(
                 name,
-                shards == self.world_size,
+                self.num_shards == self.world_size,
                 f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}",
             )
             is_recent = version.parse(transformers.__version__) >= version.parse("5.23")
@@ -345,7 +349,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self._require("average_last", self.average_last == 1, "1 with DeepSpeed ZeRO-3")
         uses_fsdp = self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
         # DeepSpeed always shards the optimizer's state.
-        if shards > 1 or uses_fsdp or self.deepspeed_plugin is not None:
+        if self.num_shards > 1 or uses_fsdp or self.deepspeed_plugin is not None:
             self._require("muon", not self.muon, "False with weights or states that are sharded over processes")
 
     def _check_cuda_graphs(self) -> None:
