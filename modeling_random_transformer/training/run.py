@@ -306,7 +306,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
 
 def is_only_validation(run: Run, name: str) -> bool:
     """Whether a set is the only validation set of its direction. A folder has one calibration per direction."""
-    names = run.names_of("validation")
+    names = run.validation_sets
     directions = [run.corpora[validation_set][0].languages for validation_set in names]
     return name in names and directions.count(run.corpora[name][0].languages) == 1
 

@@ -257,7 +257,7 @@ def fingerprint(corpora: list[Corpus]) -> Any:
 
 def validation_fingerprints(run: Run) -> dict[str, Any]:
     """The digest of each validation set, by its name; see `fingerprint`."""
-    return {name: fingerprint(run.corpora[name]) for name in run.names_of("validation")}
+    return {name: fingerprint(run.corpora[name]) for name in run.validation_sets}
 
 
 def folder_digest(name: str) -> str:

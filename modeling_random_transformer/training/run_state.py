@@ -46,9 +46,10 @@ class Run:
         """The names of the validation and test sets."""
         return [name for name in self.corpora if name != "train"]
 
-    def names_of(self, split: str) -> list[str]:
-        """The names of the sets of a split."""
-        return [name for name in self.corpora if split_and_label(name)[0] == split]
+    @property
+    def validation_sets(self) -> list[str]:
+        """The names of the validation sets."""
+        return [name for name in self.corpora if split_and_label(name)[0] == "validation"]
 
     @property
     def training_stage(self) -> Stage:
