@@ -247,13 +247,15 @@ class TranslationTrainer(EvaluatingTrainer):
             ) from error
         finally:
             self.captured_passes = None
-        self.loss_check.check()
-        check_weights(self.model, self.state.global_step)
+        self._check_finite()
         return output
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _check_finite(self) -> None:
         self.loss_check.check()
         check_weights(self.model, self.state.global_step)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._check_finite()
         if trial is not None:
             raise ValueError(f"save_strategy must be 'no' in a hyperparameter search, got {self.args.save_strategy!r}.")
         for callback in self.callback_handler.callbacks:
