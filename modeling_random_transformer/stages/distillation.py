@@ -233,12 +233,11 @@ def comparison_set(data_args: DataArguments) -> Corpus:
     Raises:
         ValueError: the set has several corpora.
     """
-    tests = data_args.corpora("test")
-    corpora = tests or data_args.corpora("validation")
+    corpora = data_args.corpora("test") or data_args.corpora("validation")
     if len(corpora) != 1:
         raise ValueError(
-            f"test_source_file and test_target_file, or test_file, must be one test set, got {len(tests)} "
-            f"(without one, there must be one validation set, got {len(data_args.corpora('validation'))})."
+            "test_source_file and test_target_file, or test_file, must be one test set, or without one, there must be "
+            f"one validation set, got {len(corpora)} sets."
         )
     return corpora[0]
 

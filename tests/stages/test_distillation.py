@@ -243,10 +243,10 @@ def test_student_of_interpolated_translations(folder, tmp_path):
         ({"teacher_dtype": "int4"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'int4'."),
         ({"teacher": ["missing"]}, "teacher must be folders with a saved model and its tokenizer, got 'missing'."),
         ({"output": "teacher"}, "output_dir must be new or contain an earlier distillation"),
-        (NO_TEST, "or test_file, must be one test set, got 0 (without one, there must be one validation set, got 0)."),
+        (NO_TEST, "or test_file, must be one test set, or without one, there must be one validation set, got 0 sets."),
         (
             NO_TEST | {f"validation_{side}_file": ["test.a", "test.b"] for side in ("source", "target")},
-            "or test_file, must be one test set, got 0 (without one, there must be one validation set, got 2).",
+            "or test_file, must be one test set, or without one, there must be one validation set, got 2 sets.",
         ),
         ({**ORIGINAL, "source_lang": "a", "target_lang": "b", "test_source_lang": "b", "test_target_lang": "a"},
          "source_lang and target_lang must be those of the test set in a distillation, got"),
