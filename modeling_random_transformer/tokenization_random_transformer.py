@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TokenizersBackend
 from transformers.utils import to_py_obj
 
-from .configuration_random_transformer import is_int
+from .configuration_random_transformer import is_int, quoted_names
 from .versions_random_transformer import UNTESTED_ADVICE
 
 # The special tokens, whose ids are 0 to 3.
@@ -246,7 +246,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         words = [normalize(word) for word in words]
         repeated = sorted({word for word in words if words.count(word) > 1})
         if repeated:
-            raise ValueError(f"words must be unique, got {', '.join(map(repr, repeated))} more than once.")
+            raise ValueError(f"words must be unique, got {quoted_names(repeated)} more than once.")
         special = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token or eos_token}
         if options.get("unk_token") is not None:
             special["unk_token"] = options["unk_token"]
@@ -606,7 +606,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
                 check_unicode(arguments)
             if "Missing [UNK] token" not in str(error):
                 raise
-            words = ", ".join(map(repr, self.get_vocab()))
+            words = quoted_names(self.get_vocab())
             raise ValueError(
                 f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
             ) from error

@@ -18,6 +18,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..base.errors import first_line, reraise_as_value_error
 from ..base.languages import without_region
+from ..configuration_random_transformer import quoted_names
 from ..inputs_random_transformer import Ids, check_choice, decode_ids, drop_none, language_id, tokenizer_languages
 from ..tokenization_random_transformer import check_iterable_of_texts
 
@@ -183,7 +184,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
         from sacrebleu import BLEU, CHRF
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     if not names:
-        raise ValueError(f"metrics must contain one of {', '.join(map(repr, METRICS))}, got none.")
+        raise ValueError(f"metrics must contain one of {quoted_names(METRICS)}, got none.")
     for name in names:
         check_choice(METRICS, metrics=name)
     options = drop_none(**options)
