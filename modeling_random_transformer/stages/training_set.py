@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -179,10 +179,11 @@ class TrainingSet:
         search = {"num_beams": arguments.teacher_num_beams, "max_batch_tokens": arguments.teacher_max_tokens_per_batch}
         file_options: dict[str, Any] = {}
         if arguments.interpolate:
+            self.check_references()
             search["n_best"] = arguments.teacher_num_beams
             file_options["output_format"] = "jsonl"
         return translate_lines(
-            chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text),
+            self.texts(),
             self.selected,
             self.candidates,
             model,
@@ -194,16 +195,21 @@ class TrainingSet:
             **file_options,
         )
 
-    def interpolate(self) -> dict[str, int]:
-        """Choose one of several translations; returns the number of texts with a reference.
+    def texts(self) -> Iterator[str]:
+        """The texts to translate."""
+        for path in self.arguments.source_text:
+            yield from read_texts(path, self.arguments.text_key)
 
-        Raises:
-            ValueError: no text has a reference.
-        """
+    def check_references(self) -> None:
+        """Check that a text has a reference, before the texts are translated."""
+        references = targets_by_source(pairs_of(self.original))
+        if not any(reference_key(text) in references for text in self.texts()):
+            raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
+
+    def interpolate(self) -> dict[str, int]:
+        """Choose one of several translations; returns the number of texts with a reference."""
         references = targets_by_source(pairs_of(self.original))
         count = sum(reference_key(text) in references for text in read_texts(self.selected))
-        if not count:
-            raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
         write_nearest(self.selected, self.candidates, self.translated, references)
         return {"interpolated": count}
 

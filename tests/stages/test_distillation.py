@@ -229,8 +229,10 @@ def test_student_of_interpolated_translations(folder, tmp_path):
     with pytest.raises(ValueError, match=r"num_return_sequences was 2, now None.*: use another output"):
         distilled(folder, "interpolated", **options | {"interpolate": False})
     (tmp_path / "mono").write_text("other text\n")
+    output = tmp_path / "out"
     with pytest.raises(ValueError, match="source_text must contain sources of the original pairs"):
-        distilled(folder, output_dir=str(tmp_path / "out"), **options | {"source_text": [str(tmp_path / "mono")]})
+        distilled(folder, output_dir=str(output), **options | {"source_text": [str(tmp_path / "mono")]})
+    assert not [*output.rglob("candidates*")]  # the teacher has not begun to translate
 
 
 @pytest.mark.parametrize(
