@@ -295,6 +295,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @keep_without_letters.setter
     def keep_without_letters(self, value: bool) -> None:
+        check_boolean("keep_without_letters", value)
         self.init_kwargs["keep_without_letters"] = value
 
     @property
@@ -307,6 +308,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @keep_line_breaks.setter
     def keep_line_breaks(self, value: bool) -> None:
+        check_boolean("keep_line_breaks", value)
         self.init_kwargs["keep_line_breaks"] = value
 
     @property
@@ -533,8 +535,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @add_prefix_space.setter
     def add_prefix_space(self, value: bool) -> None:
-        if not isinstance(value, bool):
-            raise ValueError(f"add_prefix_space must be True or False, got {value!r}.")
+        check_boolean("add_prefix_space", value)
         pre_tokenizer = self.backend_tokenizer.pre_tokenizer
         if hasattr(pre_tokenizer, "add_prefix_space"):
             pre_tokenizer.add_prefix_space = value
@@ -665,14 +666,14 @@ def text_normalizer(form: str = "NFC", kinds: Iterable[str] = REPLACEMENTS) -> n
     return normalizers.Sequence([*steps, getattr(normalizers, form)()])
 
 
-_NORMALIZER = text_normalizer()
+NORMALIZER = text_normalizer()
 
 
 def normalize(text: str) -> str:
     """A text after the normalization of new tokenizers, with question marks instead of lone surrogates."""
     if text.isascii() and text.isprintable():
         return text
-    return _NORMALIZER.normalize_str(text.encode(errors="replace").decode())
+    return NORMALIZER.normalize_str(text.encode(errors="replace").decode())
 
 
 def unicode_error(text: str) -> UnicodeEncodeError | None:
@@ -744,10 +745,15 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in TOKENIZER_OPTIONS:
             raise ValueError(f"options must be among {', '.join(sorted(TOKENIZER_OPTIONS))}, got {name!r}.")
-        if name in BOOLEAN_OPTIONS and not isinstance(value, bool):
-            raise ValueError(f"{name} must be True or False, got {value!r}.")
+        if name in BOOLEAN_OPTIONS:
+            check_boolean(name, value)
         if name == "model_max_length":
             check_integer(name, value, 1, "the end token")
+
+
+def check_boolean(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
 
 
 def check_integer(name: str, value: Any, minimum: int, reason: str) -> None:

@@ -601,6 +601,13 @@ def test_invalid_add_prefix_space_raises(tokenizer, value, tmp_path):
         AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=value)
 
 
+@pytest.mark.parametrize("name", ["keep_line_breaks", "keep_without_letters"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_a_setting_that_is_not_boolean_raises(tokenizer, name, value):
+    with pytest.raises(ValueError, match=f"{name} must be True or False, got {value!r}"):
+        setattr(tokenizer, name, value)
+
+
 def test_corrupted_tokenizer_file_raises(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": 7}')

@@ -20,6 +20,7 @@ from ..inputs_random_transformer import (
     LOWEST_PENALTY,
     MAX_HYPOTHESES,
     Languages,
+    TextError,
     check_positive,
     check_string,
     check_type,
@@ -310,7 +311,7 @@ class Translator:
             model,
             tokenizer,
             device=device,
-            max_batch_tokens=self.options.max_batch_tokens * getattr(engine, "batches", 1),
+            max_batch_tokens=self.options.max_batch_tokens * getattr(engine, "batches_per_call", 1),
             max_source_tokens=self.options.max_source_tokens,
             max_new_tokens=self.options.max_new_tokens,
             return_scores=self.options.n_best is not None,
@@ -441,7 +442,7 @@ def with_prefixes(
     """Each text with the prefix of its translation. `name` is the name of the prefixes in an error.
 
     Raises:
-        TextError: a text is not a string of Unicode characters.
+        TextError: a text or a prefix is not a string, or a text is not Unicode.
         ValueError: there are more or fewer prefixes than texts.
     """
     absent = object()
@@ -454,6 +455,8 @@ def with_prefixes(
         if prefix is absent:
             raise ValueError(f"{name} must be one per text, got fewer.")
         check_string(text, index)
-        if isinstance(prefix, str) and is_blank(prefix):
+        if not isinstance(prefix, str):
+            raise TextError(index, f"{name} must be strings, got {prefix!r}.")
+        if is_blank(prefix):
             prefix = ""
         yield PrefixedText(text, prefix)

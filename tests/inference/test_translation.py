@@ -138,6 +138,12 @@ def test_a_prefix_that_looks_empty_is_none():
     assert [*rows] == [("a", ""), ("b", ""), ("c", ""), ("d", " x")]
 
 
+@pytest.mark.parametrize("prefix", [None, 5, b"the"])
+def test_a_prefix_that_is_no_string_is_an_error(model, tokenizer, prefix):
+    with pytest.raises(ValueError, match=f"index 1: prefixes must be strings, got {prefix!r}"):
+        translate(TEXTS[:2], model, tokenizer, prefixes=["", prefix])
+
+
 def test_learned_positions_limit_targets(tokenizer):
     """A translation has at most as many tokens as there are positions."""
     model = random_translator(position_embedding="learned", max_position_embeddings=20)
