@@ -187,7 +187,7 @@ class RandomTransformerConfig(PretrainedConfig):
         if custom_pipelines:
             kwargs["custom_pipelines"] = custom_pipelines
         check_fields(vars(self))
-        for name, derive in _DERIVED.items():
+        for name, derive in DERIVED_FIELDS.items():
             if getattr(self, name) is None:
                 setattr(self, name, derive(self))
         self._check_combinations()
@@ -213,7 +213,7 @@ class RandomTransformerConfig(PretrainedConfig):
         if overrides:
             values = cls._without_aliases(values)
             saved = cls(**values)
-            for name, derive in _DERIVED.items():
+            for name, derive in DERIVED_FIELDS.items():
                 if getattr(saved, name) == derive(saved):
                     values.pop(name, None)
         return super().from_dict({**values, **overrides, "attributes": attributes}, **kwargs)
@@ -296,7 +296,7 @@ def width_of_heads(config: RandomTransformerConfig) -> int:
 
 
 # Derivations of the fields that may be None, in this order.
-_DERIVED = {
+DERIVED_FIELDS = {
     "d_k": width_of_heads,
     "d_v": lambda config: config.d_k,
     "attention_scale": lambda config: config.d_k**-0.5,

@@ -28,7 +28,7 @@ LOWEST_PENALTY, HIGHEST_PENALTY = -2, 10
 LONGER_THAN_SOURCE = 50
 LENGTH_STEP = 16
 # Truncation, padding and languages are mutable state of other models' tokenizers, so their calls are serialized.
-_TOKENIZER_LOCK = threading.Lock()
+TOKENIZER_LOCK = threading.Lock()
 
 T = TypeVar("T")
 Ids = list[int]  # token ids of a text
@@ -213,7 +213,7 @@ def encode_texts(
     codes = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
     if hasattr(tokenizer, "encode_texts"):
         return tokenizer.encode_texts(*args, **codes, **options)
-    with _TOKENIZER_LOCK:
+    with TOKENIZER_LOCK:
         saved = {name: getattr(tokenizer, name, None) for name in codes}
         try:
             for name, code in codes.items():
@@ -236,7 +236,7 @@ def source_text(text: str, tokenizer: Any, config: Any = None, prefix: str | Non
 
 def decode_ids(tokenizer: Any, ids: Tensor | list[Ids], clean_up_spaces: bool | None = None) -> list[str]:
     """The text of each row of token ids, `[rows, length]`, without special tokens."""
-    with _TOKENIZER_LOCK:
+    with TOKENIZER_LOCK:
         return tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_spaces)
 
 

@@ -578,7 +578,7 @@ def current_device(model: Any) -> torch.device | None:
 
 
 # Modules that were in training mode → the number of calls that use them in evaluation mode.
-_evaluating: Counter[nn.Module] = Counter()
+modules_in_evaluation: Counter[nn.Module] = Counter()
 _evaluating_lock = threading.Lock()
 
 
@@ -590,18 +590,18 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     its mode.
     """
     with _evaluating_lock:
-        modules = [module for module in modules_of(model) if module.training or module in _evaluating]
+        modules = [module for module in modules_of(model) if module.training or module in modules_in_evaluation]
         for module in modules:
-            _evaluating[module] += 1
+            modules_in_evaluation[module] += 1
             module.training = False
     try:
         yield
     finally:
         with _evaluating_lock:
             for module in modules:
-                _evaluating[module] -= 1
-                if not _evaluating[module]:
-                    del _evaluating[module]
+                modules_in_evaluation[module] -= 1
+                if not modules_in_evaluation[module]:
+                    del modules_in_evaluation[module]
                     module.training = True
 
 

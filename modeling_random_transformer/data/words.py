@@ -68,12 +68,12 @@ SCRIPTS = (
 SAMPLE_SHARE = 0.1
 # Letters that several scripts share, such as U+30FC in Hiragana and Katakana, are not counted.
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
-_SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
+SCRIPT_PATTERN = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 LETTERS = regex.compile(LETTER, regex.V1)
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # a table for `str.translate`
 
 
-def digest(text: str) -> bytes:
+def text_digest(text: str) -> bytes:
     """A digest of 64 bits of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
@@ -86,14 +86,14 @@ def words_digest(text: str) -> bytes:
     # Compatibility characters, such as ℃, become letters, whose case is folded next.
     text = unicode_form("NFKC", normalize(text))
     text = unicode_form("NFKC", text.casefold()).translate(JOINERS)
-    return digest(" ".join(WORD.findall(text)) or text)
+    return text_digest(" ".join(WORD.findall(text)) or text)
 
 
 def scripts_of(texts: Iterable[str]) -> list[str]:
     """The scripts of at least `SAMPLE_SHARE` of the letters in texts, the most frequent first."""
     counts: Counter[str] = Counter()
     for character, count in Counter(chain.from_iterable(texts)).items():
-        if LETTERS.match(character) and (match := _SCRIPT_OF.match(character)):
+        if LETTERS.match(character) and (match := SCRIPT_PATTERN.match(character)):
             counts[match.lastgroup] += count
     least = SAMPLE_SHARE * counts.total()
     return [name for name, count in counts.most_common() if count >= least]

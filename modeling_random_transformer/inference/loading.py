@@ -48,7 +48,7 @@ def load_models(
 
     Args:
         folders: saved models with their tokenizers.
-        dtype: see `load_translator`.
+        dtype: see `load_translator`, whose default is float32.
         device: the device.
         argument: name of the argument `folders` in error messages.
         **engine_options: the options of `load_translator` for an engine, with one folder.
@@ -252,15 +252,15 @@ def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: a file is missing or damaged, or the tokenizer does not belong to the model.
     """
-    is_own = isinstance(config, RandomTransformerConfig)
-    if is_own and not any((folder / name).is_file() for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)):
+    is_random_transformer = isinstance(config, RandomTransformerConfig)
+    if is_random_transformer and not any((folder / name).is_file() for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE)):
         raise ValueError(f"{TOKENIZER_FILE} must be a file of the folder, but it is missing.")
     with reraise_as_value_error(f"{TOKENIZER_FILE} or {TOKENIZER_CONFIG_FILE}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be set, got None.")
         check_positive(model_max_length=tokenizer.model_max_length)
-        if is_own:
+        if is_random_transformer:
             check_tokenizer(tokenizer, config)
     return tokenizer
 

@@ -22,7 +22,7 @@ DATASET_ARGUMENTS = ("dataset_config_name", "dataset_revision", "train_split", "
 CONSTANTS = ("true", "false", "none")  # lower or upper case
 TOKENIZER_FIELDS = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-Strings = list[str] | None  # one string becomes a list
+OptionalStrings = list[str] | None  # one string becomes a list
 
 
 @dataclass
@@ -71,22 +71,22 @@ class DataArguments:
         ValueError: an argument is invalid, or has no effect with the others.
     """
 
-    source_file: Strings = None
-    target_file: Strings = None
-    train_file: Strings = None
+    source_file: OptionalStrings = None
+    target_file: OptionalStrings = None
+    train_file: OptionalStrings = None
     train_weights: list[int] | None = None
-    validation_source_file: Strings = None
-    validation_target_file: Strings = None
-    validation_file: Strings = None
-    test_source_file: Strings = None
-    test_target_file: Strings = None
-    test_file: Strings = None
-    source_lang: Strings = None
-    target_lang: Strings = None
-    validation_source_lang: Strings = None
-    validation_target_lang: Strings = None
-    test_source_lang: Strings = None
-    test_target_lang: Strings = None
+    validation_source_file: OptionalStrings = None
+    validation_target_file: OptionalStrings = None
+    validation_file: OptionalStrings = None
+    test_source_file: OptionalStrings = None
+    test_target_file: OptionalStrings = None
+    test_file: OptionalStrings = None
+    source_lang: OptionalStrings = None
+    target_lang: OptionalStrings = None
+    validation_source_lang: OptionalStrings = None
+    validation_target_lang: OptionalStrings = None
+    test_source_lang: OptionalStrings = None
+    test_target_lang: OptionalStrings = None
     dataset_name: str | None = None
     dataset_config_name: str | None = None
     dataset_revision: str | None = None
@@ -324,7 +324,7 @@ class ModelArguments:
 
     tokenizer: str | None = None
     vocab_size: int | None = None
-    special_tokens: Strings = None
+    special_tokens: OptionalStrings = None
     preset: str | None = None
     config_overrides: str = ""
     model_name_or_path: str | None = None

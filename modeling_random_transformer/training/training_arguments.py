@@ -52,7 +52,7 @@ UNCAPTURED = (
     "deepspeed",
     "fsdp",
 )
-POSITIVE = (
+POSITIVE_ARGUMENTS = (
     "gradient_accumulation_steps",
     "learning_rate",
     "logging_steps",
@@ -89,7 +89,7 @@ AT_MOST = {
 }
 # What is allowed, by which comparison, and the limit for each argument.
 LIMITS: tuple[tuple[str, Callable[[Any, Any], bool], dict[str, int]], ...] = (
-    ("positive", gt, dict.fromkeys(POSITIVE, 0)),
+    ("positive", gt, dict.fromkeys(POSITIVE_ARGUMENTS, 0)),
     ("at least {}", ge, AT_LEAST),
     ("at most {}", le, AT_MOST),
 )

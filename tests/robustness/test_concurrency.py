@@ -111,7 +111,7 @@ def test_calls_of_other_tokenizers_are_serialized(tokenizer, monkeypatch):
         method = getattr(PreTrainedTokenizerFast, name)
 
         def call(*args, **options):
-            locked.append(inputs._TOKENIZER_LOCK.locked())
+            locked.append(inputs.TOKENIZER_LOCK.locked())
             return method(*args, **options)
 
         monkeypatch.setattr(PreTrainedTokenizerFast, name, call)

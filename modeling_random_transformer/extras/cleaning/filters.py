@@ -18,7 +18,7 @@ from ...configuration_random_transformer import is_number
 from ...data.lengths import TOO_LONG, UNEQUAL, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
-from ...data.words import LETTER, LETTERS, WORD, digest, words_digest
+from ...data.words import LETTER, LETTERS, WORD, text_digest, words_digest
 from ...inputs_random_transformer import check_choice, drop_none
 from ...tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts, unicode_error
 
@@ -163,7 +163,7 @@ def duplicate_filter(compared: str) -> Filter:
         text = source if compared == "source" else target
         if compared == "pair":  # the length makes the end of the source unambiguous for texts with any characters
             text = f"{len(source)} {source}{target}"
-        key = digest(text)
+        key = text_digest(text)
         if key in seen:
             return DUPLICATE
         seen.add(key)

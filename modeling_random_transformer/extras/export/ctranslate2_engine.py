@@ -136,7 +136,7 @@ class CTranslate2Engine:
         config = model.config
         self.name = Path(folder).name  # contains the dtype and a digest
         self.translate = ParallelTranslator(folder)
-        self.batches = max(self.translate.threads, BATCHES)
+        self.batches_per_call = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported_search = engine_search(model.generation_config, config, NAME)
