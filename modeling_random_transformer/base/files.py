@@ -1,6 +1,5 @@
 """Reads and writes JSON and lines of text. Writes are atomic: a complete file gets its final name last."""
 
-import errno
 import json
 import os
 import re
@@ -11,10 +10,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from safetensors import SafetensorError
-
 StrPath = str | PathLike
 PARTS_SUFFIX, STAGES_SUFFIX = ".parts", ".work"  # of folders with unfinished work, see `work_folder`
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in messages of libraries in Rust
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
@@ -57,18 +55,20 @@ def name_path_in_errors(path: StrPath) -> Iterator[None]:
     """Add the path to write errors without one, such as that of a full disk.
 
     Raises:
-        OSError: writing failed. Errors of safetensors are converted to an `OSError`.
+        OSError: writing failed. Errors of safetensors and tokenizers with a number are converted to an `OSError`.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno is None:
+        if error.filename or not error.errno:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
-    except SafetensorError as error:
-        if "os error 28" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-        raise OSError(errno.EIO, str(error), str(path)) from error
+    except Exception as error:  # the class of all errors of tokenizers
+        match = OS_ERROR.search(str(error))
+        if match:
+            number = int(match[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
+        raise
 
 
 @contextmanager

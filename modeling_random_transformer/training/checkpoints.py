@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -26,7 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
 from ..base.errors import first_line
-from ..base.files import StrPath, read_json, write_json
+from ..base.files import StrPath, name_path_in_errors, read_json, write_json
 from ..base.saved_files import TOKENIZER_FILE
 
 logger = logging.getLogger(__name__)
@@ -238,11 +237,12 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     if is_writer:
         shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
-        yield temporary
+        with name_path_in_errors(temporary):
+            yield temporary
         if is_writer:
             for path in sorted(temporary.iterdir(), key=lambda path: path.name == TOKENIZER_FILE):
                 os.replace(path, folder / path.name)
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         raise save_error(f"files could not be saved in {folder}", folder, error) from error
     finally:
         if is_writer:

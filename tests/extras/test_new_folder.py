@@ -14,7 +14,12 @@ FULL = os.strerror(errno.ENOSPC)
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, FULL), SafetensorError("Error while serializing: I/O error: x (os error 28)")]
+    "error",
+    [
+        OSError(errno.ENOSPC, FULL),
+        SafetensorError("Error while serializing: I/O error: x (os error 28)"),
+        Exception("No space left on device (os error 28)"),  # of tokenizers
+    ],
 )
 def test_full_disk_error_names_the_folder(error, tmp_path):
     with pytest.raises(OSError, match=f"{FULL}: .*model") as caught, new_folder(tmp_path / "model"):

@@ -123,6 +123,12 @@ def test_a_failed_save_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_while_the_tokenizer_is_saved(tmp_path):
+    message = r"files could not be saved in .* \(.*No space left on device.*; .* MiB free\)"
+    with pytest.raises(OSError, match=message), save_atomically(tmp_path):
+        raise Exception("No space left on device (os error 28)")  # the class of all errors of tokenizers
+
+
 def test_only_checkpoints_without_other_files_are_removed(tmp_path):
     for step in range(1, 6):
         mark_complete(checkpoint(tmp_path, step))

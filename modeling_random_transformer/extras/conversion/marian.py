@@ -114,7 +114,7 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     table = FORMAT._replace(options=[*related, *FORMAT.options])
     mapper.derive_options(table, read_options(config.to_dict(), table))
     for name in COMMON_FIELDS:
-        mapper.derive_config(name, **{name: getattr(config, name)})
+        mapper.derive_config(name, **{name: getattr(config, name, None)})  # Pegasus may have no <s>
     mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
     map_embeddings(mapper, SOURCE, TARGET, "lm_head.weight", "final_logits_bias")
     mapper.ignore(["model.shared.weight"], "not used by the stacks, which refer to it or have separate embeddings")

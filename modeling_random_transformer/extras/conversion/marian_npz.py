@@ -17,7 +17,7 @@ from ...configuration_random_transformer import is_number
 from ...inputs_random_transformer import MAX_HYPOTHESES
 from .embeddings import check_ids, learn_positions, map_embeddings
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
-from .options import Kind, Options, is_size, read_format, read_options
+from .options import Kind, Options, invalid, is_size, read_format, read_options
 from .untrusted import Weights, parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
@@ -197,6 +197,10 @@ def embedding_names(options: Options) -> tuple[str, str]:
 def map_vocabulary(mapper: StateDictMapper, options: Options, eos_token_id: int) -> None:
     """Map the embeddings and the output layer, with one more id for padding, whose embedding is zero."""
     source, target = embedding_names(options)
+    rows = [len(mapper.peek(name)) for name in (source, target)]
+    sizes = options.get("dim-vocabs", rows)
+    if sizes != rows:  # a factored vocabulary has rows of lemmas and factors instead of tokens
+        raise invalid("dim-vocabs", f"the rows of the embeddings, {rows}", sizes)
     output: str | None = f"{OUTPUT}_Wt"
     if options["tied-embeddings-all"] or options["tied-embeddings"]:
         output = None

@@ -275,11 +275,21 @@ READERS: dict[str, Callable[[Path], Entries]] = {
 def save_tokenizer(
     vocabularies: Vocabularies | None, spm: PathPair | None, folder: Path, config: RandomTransformerConfig
 ) -> list[str]:
-    """Write the files of a `MarianTokenizer`, with `<pad>` as the last token; returns notes for the report."""
+    """Write the files of a `MarianTokenizer`, with `<pad>` as the last token; returns notes for the report.
+
+    Raises:
+        ValueError: the vocabularies have different ids of `</s>` or `<unk>`.
+    """
     if vocabularies is None or spm is None:
         missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
         return [f"The folder has no tokenizer, as there is no {missing} next to the model."]
     source, target = vocabularies
+    source_ids, target_ids = ([ids[token] for token in (EOS, UNK)] for ids in vocabularies)
+    if source_ids != target_ids:
+        raise ValueError(
+            f"vocabs must have the same ids of {EOS} and {UNK}, as a MarianTokenizer uses those of the source for both "
+            f"languages, got {source_ids} and {target_ids}."
+        )
     shutil.copyfile(spm[0], folder / "source.spm")
     shutil.copyfile(spm[1], folder / "target.spm")
     write_json(folder / "vocab.json", {**source, PAD: config.pad_token_id})

@@ -91,19 +91,21 @@ def serve(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with reraise_as_value_error(f"host and port must be available, got {host} and {port}"):
         listener = socket.create_server((host, port), family=family, backlog=2048)
+    config = uvicorn.Config(
+        app, http=BoundedProtocol, timeout_keep_alive=IDLE_SECONDS, log_level="warning", access_log=False
+    )
+    server = uvicorn.Server(config)
     with listener:
+        # uvicorn raises the signal again after it has handled it. Before it handles signals, the server stops, too.
+        signal.signal(signal.SIGTERM, server.handle_exit)
         address, port = listener.getsockname()[:2]
         print(f"http://{f'[{address}]' if ':' in address else address}:{port}", flush=True)
         if access_log:
             log_requests()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn raises the signal again after it has handled it
         if reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none
             replace = partial(replace_models, app, reload)
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=replace).start())
-        config = uvicorn.Config(
-            app, http=BoundedProtocol, timeout_keep_alive=IDLE_SECONDS, log_level="warning", access_log=False
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def log_requests() -> None:

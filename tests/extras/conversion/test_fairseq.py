@@ -82,6 +82,22 @@ def test_logits_and_search_equal_reference(case):
         assert {m.source for m in report.mapped} | set(report.unused) == set(content["model"])
 
 
+def test_copies_of_a_layer_are_ignored():
+    """Checkpoints of fairseq 0.12 contain matrices for PyTorch's fused layer, which are zero after a training."""
+    content = checkpoint(layers=(2, 1))
+    expected, _ = from_fairseq(content)
+    copies = {
+        f"encoder.layers.{layer}.{name}_{parameter}": torch.zeros(3)
+        for layer in (0, 1)
+        for name in ("in_proj", "out_proj", "fc1", "fc2")
+        for parameter in ("weight", "bias")
+    }
+    model, report = from_fairseq({**content, "model": {**content["model"], **copies}})
+    assert copies.keys() <= report.unused.keys()
+    for name, parameter in expected.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter)
+
+
 def test_sinusoids_up_to_last_position():
     """The table of fairseq's sinusoids ends at max_source_positions."""
     content = checkpoint(max_source_positions=300, max_target_positions=300, share_all_embeddings=True)

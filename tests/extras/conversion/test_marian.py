@@ -15,6 +15,8 @@ from transformers import (
     AutoTokenizer,
     MarianMTModel,
     MarianTokenizer,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -22,7 +24,7 @@ from transformers import (
 
 from modeling_random_transformer.extras.conversion import convert_marian, from_marian
 from tests.helpers.conversion import Call, check_conversion_error
-from tests.helpers.marian import ENGLISH, SPANISH, opus_folder, tiny_marian
+from tests.helpers.marian import ENGLISH, OPTIONS, SPANISH, opus_folder, tiny_marian
 from tests.helpers.marian_npz import save_npz
 from tests.helpers.references import relative_difference
 
@@ -74,6 +76,15 @@ def test_logits_and_generation_equal_original(case):
     assert model.config.share_embeddings == shared
     is_learned = case in ("odd width", "trained positions")
     assert model.config.position_embedding == ("learned" if is_learned else "sinusoidal")
+
+
+def test_pegasus_without_a_start_token():
+    """Its configuration has no field for `<s>`."""
+    sizes = {name: value for name, value in OPTIONS.items() if "token" not in name}
+    original = PegasusForConditionalGeneration(PegasusConfig(**sizes)).eval()
+    model, _ = from_marian(original)
+    assert relative_difference(model, logits_of(original)) < 1e-5
+    assert model.config.bos_token_id == getattr(original.config, "bos_token_id", None)
 
 
 def test_half_precision_is_kept():

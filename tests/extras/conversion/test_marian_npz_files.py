@@ -181,6 +181,23 @@ def test_damaged_sentencepiece_model(content, opus, spm):
         check_error(path.parent, rf"{path.name} must be a SentencePiece model, got ")
 
 
+@pytest.mark.parametrize("token", ["</s>", "<unk>"])
+def test_special_tokens_with_two_ids(token, tmp_path):
+    """A `MarianTokenizer` would end targets with the id of the source, and drop this id from translations."""
+    folder = tmp_path / "opus"
+    opus_folder(folder, separate_vocabs=True)
+    target = folder / "opus.spm32k-spm32k.trg.vocab.yml"
+    lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
+    number = ["</s>", "<unk>"].index(token)
+    other = lines[5].rpartition(":")[0]
+    lines[number] = f"{other}: {number}\n"
+    lines[5] = f"{token}: 5\n"
+    target.write_text("".join(lines), encoding="utf-8")
+    changed = [0, 1]
+    changed[number] = 5
+    check_error(folder, rf"^vocabs must have the same ids of .*, got \[0, 1\] and {re.escape(str(changed))}")
+
+
 def test_without_sentencepiece_models(opus, tmp_path):
     """For example of a model with BPE: the model is converted, without a tokenizer."""
     (opus / "source.spm").unlink()

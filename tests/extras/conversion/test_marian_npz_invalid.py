@@ -25,6 +25,9 @@ def check_error(path, message):
         ({"transformer-ffn-activation": "tanh"}, "^transformer-ffn-activation must be one of .*, got 'tanh'"),
         ({"transformer-no-projection": True}, "^transformer-no-projection must be False, got True"),
         ({"transformer-decoder-dim-ffn": 8}, "^transformer-decoder-dim-ffn must be transformer-dim-ffn=24, got 8"),
+        # A factored vocabulary has tokens of several rows.
+        ({"dim-vocabs": [400, 400]}, r"^dim-vocabs must be the rows of the embeddings, \[23, 23\], got \[400, 400\]"),
+        ({"dim-vocabs": 23}, r"^dim-vocabs must be the rows of the embeddings, \[23, 23\], got 23"),
         ({"input-types": ["sequence", "class"]}, "^input-types must be 'sequence' for each input"),
         ({"transformer-postprocess-emb": "nd"}, "^transformer-postprocess-emb must be 'd' or '', got 'nd'"),
         ({"transformer-postprocess-top": "an"}, "^transformer-postprocess-top must be '' or 'n', got 'an'"),

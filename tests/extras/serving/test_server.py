@@ -2,16 +2,18 @@
 
 import http.client
 import logging
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 
 import pytest
+import uvicorn
 from libretranslatepy import LibreTranslateAPI
 
 from modeling_random_transformer.extras.documents import translate_html
-from modeling_random_transformer.extras.serving import Direction, serve, server
+from modeling_random_transformer.extras.serving import Direction, create_app, serve, server
 from modeling_random_transformer.extras.serving.metrics import ACCESS_LOGGER
 from modeling_random_transformer.inference import translate
 from tests.helpers.serving import FORM, Blocked, ask, metric, running, wait_until, waiting_requests
@@ -66,6 +68,21 @@ def test_accepted_requests_are_answered_before_the_stop():
         wait_until(lambda: not can_connect(port))
         blocked.go.set()
         assert [future.result()[1]["translatedText"] for future in futures] == ["FIRST", "SECOND"]
+
+
+def test_sigterm_before_uvicorn_handles_it(monkeypatch):
+    run = uvicorn.Server.run
+
+    def run_after_signal(self, **options):
+        signal.raise_signal(signal.SIGTERM)
+        run(self, **options)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run_after_signal)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        serve(create_app([]), port=0)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: a\r\n"])
