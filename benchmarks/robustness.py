@@ -10,12 +10,12 @@ import numpy as np
 
 from modeling_random_transformer.base.placeholders import PLACEHOLDER
 from modeling_random_transformer.data.sources import ParallelText, pairs_of
-from modeling_random_transformer.extras.inspection.robustness import Pairs, disturbances
+from modeling_random_transformer.extras.inspection.robustness import PairList, disturbances
 from modeling_random_transformer.inference import load_translator, translate
 from modeling_random_transformer.inference.evaluation import score
-from modeling_random_transformer.training.methods.augmentation import NUMBER
+from modeling_random_transformer.training.methods.augmentation import CHANGEABLE_NUMBER
 
-COPIED = {"with a number": NUMBER, "with a placeholder": PLACEHOLDER}
+COPIED = {"with a number": CHANGEABLE_NUMBER, "with a placeholder": PLACEHOLDER}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
             )
 
 
-def share_of_copies(name: str, disturbed: Pairs, translations: list[str]) -> float:
+def share_of_copies(name: str, disturbed: PairList, translations: list[str]) -> float:
     """The share of translations with all numbers, or placeholders, that a source and its reference have."""
     find = COPIED[name].findall
     are_copied = []

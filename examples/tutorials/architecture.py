@@ -17,7 +17,7 @@ from torch import nn
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer import modeling_random_transformer as models
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
-from modeling_random_transformer.inference.loading import read_config
+from modeling_random_transformer.inference.loading import read_model_config
 
 WIDTH, ROW = 330, 17  # width of the boxes, height of a line of text
 SIDE, GAP = 60, 90  # beside the boxes, for residual connections and frames; between two stacks
@@ -39,7 +39,7 @@ def model_without_weights(folder: Path) -> nn.Module:
     Raises:
         ValueError: the configuration is invalid or names no class of this package.
     """
-    read_config(folder)
+    read_model_config(folder)
     config = RandomTransformerConfig.from_pretrained(folder)
     (name, *_) = config.architectures or [MODEL_CLASSES["AutoModelForSeq2SeqLM"]]
     if name not in MODEL_CLASSES.values():

@@ -16,7 +16,7 @@ from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
 # Longer than any function of the first process. The default of NCCL is 10 minutes.
-TIMEOUT = timedelta(days=365)
+GROUP_TIMEOUT = timedelta(days=365)
 WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 logger = logging.getLogger(__name__)
 
@@ -94,8 +94,8 @@ def in_turn(path: Path, timeout: float = -1) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def cpu_group(world: Any) -> Any:  # noqa: ARG001 (cache key)
-    """A group of all processes that communicate on the CPU, with `TIMEOUT`."""
-    return dist.new_group(backend="gloo", timeout=TIMEOUT)
+    """A group of all processes that communicate on the CPU, with `GROUP_TIMEOUT`."""
+    return dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
 
 
 def picklable(error: Exception) -> Exception:

@@ -14,7 +14,7 @@ IN_PARENTHESES = rf"\([^\s<>\"'(){ADJACENT}]*+\)"  # a part of a URL, such as th
 
 BRACES = r"[$%\#]?\{(?:[^{}\n]++|\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\})*+\}|<%(?:[^<%\n]|<(?!%)|%(?!>))*+%>"
 CONVERSION = r"%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@]"
-FORMAT = rf"(?<!%)(?<!{WORD_CHARACTER}){CONVERSION}(?:{CONVERSION}|%%)*(?![^\W\d_{ADJACENT}])"
+FORMAT_SPECIFIER = rf"(?<!%)(?<!{WORD_CHARACTER}){CONVERSION}(?:{CONVERSION}|%%)*(?![^\W\d_{ADJACENT}])"
 URL = rf"(?<!{WORD_CHARACTER})(?:(?:https?|ftp)://|www\.)"
 URL += rf"(?:{URL_PUNCTUATION}*+(?:{IN_PARENTHESES}|(?!{URL_PUNCTUATION}){URL_CHARACTER}))++"
 EMAIL = (
@@ -24,4 +24,4 @@ EMAIL = (
 
 # Placeholders: {name}, ${name}, %{name}, #{name}, {{name}}, <%= name %>, %(name)s, %s, %1$s, URLs, e-mail addresses.
 # The expression has no spaces, so that it can be a part of a verbose expression.
-PLACEHOLDER = re.compile("|".join((BRACES, FORMAT, URL, EMAIL)))
+PLACEHOLDER = re.compile("|".join((BRACES, FORMAT_SPECIFIER, URL, EMAIL)))

@@ -32,7 +32,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 # Processes and errors
 
 PROGRAM = "random-transformer"
-POLLING_INTERVAL = 0.2  # seconds
+LAUNCHER_POLLING_INTERVAL = 0.2  # seconds
 INTERRUPTED = "interrupted; the same command resumes the run."
 
 
@@ -63,7 +63,7 @@ def exit_with_launcher(launcher: int) -> None:
     A launcher that is killed cannot stop its processes, which would write to the same files as the next run.
     """
     while os.getppid() == launcher:
-        time.sleep(POLLING_INTERVAL)
+        time.sleep(LAUNCHER_POLLING_INTERVAL)
     os._exit(1)
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from ..base.saved_files import JOB_RECORD
-from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, table
+from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, scores_table
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.training_arguments import TranslationTrainingArguments
@@ -31,6 +31,6 @@ def run(program: str, argv: Sequence[str]) -> None:
         result = distill(arguments, data_args, model_args, args)
     if args.process_index == 0:
         folder = result.run.folder
-        print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")
+        print(f"{result.corpus}.\n\n{scores_table(result.rows)}\n\n{result.rows[0].signature}")
         record = folder / WORK / JOB_RECORD
         print(f"Saved the student to {folder}, in int8 to {folder / INT8}, and the comparison to {record}.")

@@ -21,7 +21,7 @@ from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
 from .command_line import check_new_outputs, model_folder, write_page
 
-OUTPUT = Path("outputs", "explorer.html")
+DEFAULT_OUTPUT = Path("outputs", "explorer.html")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Arguments:
 
     model: Path = field(metadata={"positional": True, "type": model_folder, "metavar": "FOLDER"})
     sentence: str = field(metadata={"positional": True, "metavar": "sentence"})
-    output: Path = OUTPUT
+    output: Path = DEFAULT_OUTPUT
     num_beams: int = 4
     max_new_tokens: int = 128
     overwrite: bool = False
@@ -52,7 +52,7 @@ class Arguments:
             raise ValueError(f"sentence must be a text that is not blank, got {self.sentence!r}.")
         if self.output.parent.exists():  # otherwise, it is created
             check_output("--output", self.output)
-        check_new_outputs(self.overwrite or self.output == OUTPUT, output=self.output)
+        check_new_outputs(self.overwrite or self.output == DEFAULT_OUTPUT, output=self.output)
 
 
 def run(arguments: Arguments) -> None:

@@ -106,7 +106,7 @@ def hide_warnings_of_libraries() -> None:
 
 def run_stages(program: str, path: Path, recipe: dict[str, Any], flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or an estimate of each."""
-    from ..extras.recipes import RecipeArguments, RecipePlan, RecipeRun, table  # flags do not need it
+    from ..extras.recipes import RecipeArguments, RecipePlan, RecipeRun, stages_table  # flags do not need it
 
     classes = (*TRAINING_ARGUMENTS, CommandArguments, RecipeArguments)
     arguments = Parser(program, __doc__, classes, {**GROUPS, **RECIPE_GROUP, **ESTIMATE}).values(flags)
@@ -117,7 +117,7 @@ def run_stages(program: str, path: Path, recipe: dict[str, Any], flags: Sequence
     else:
         with resumable():
             rows = RecipeRun(plan).run()
-        text = f"{table(rows)}\nSaved the model to {plan.folder}."
+        text = f"{stages_table(rows)}\nSaved the model to {plan.folder}."
     if plan.args.process_index == 0:
         print(text)
 

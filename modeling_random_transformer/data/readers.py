@@ -29,7 +29,7 @@ from ..base.streams import stream_name
 from ..tokenization_random_transformer import checked_line_bytes, read_lines, unicode_error
 
 TEXT_KEY = "text"
-TRANSLATION = "translation"  # the column of `datasets` with texts by language
+TRANSLATION_COLUMN = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
 DELIMITERS = ",;"  # delimiters of CSV files
 BYTE_ORDER_MARK = "\ufeff"
@@ -170,10 +170,10 @@ def texts_of(
     keys: tuple[str, ...] = ()
     for number, row, line in rows:
         values = row if isinstance(row, dict) else {}
-        translation = values.get(TRANSLATION)
+        translation = values.get(TRANSLATION_COLUMN)
         if isinstance(translation, dict):
             values = values | translation
-        if not keys and values and (translation is not None or TRANSLATION not in values):
+        if not keys and values and (translation is not None or TRANSLATION_COLUMN not in values):
             keys = columns.require_among(name, [*values])
         texts = [text for key in keys if isinstance(text := values.get(key), str)]
         if not keys or len(texts) < len(keys):

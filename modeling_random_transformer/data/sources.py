@@ -14,7 +14,7 @@ from ..base.formats import SPREADSHEETS, check_plain_text, file_format, text_suf
 from ..base.streams import check_readable, is_standard_stream
 from ..inputs_random_transformer import Languages
 from ..tokenization_random_transformer import is_blank, is_iterable_of_texts, unicode_error
-from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, read_columns, texts_of
+from .readers import TRANSLATION_COLUMN, Columns, NumberedTexts, aligned_rows, read_columns, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
@@ -219,7 +219,7 @@ class DatasetText(Corpus):
 
     def __post_init__(self) -> None:
         names = self.dataset.column_names
-        if names and TRANSLATION not in names:  # a stream may have no names
+        if names and TRANSLATION_COLUMN not in names:  # a stream may have no names
             self.columns.require_among(self.name, names)
 
     def __str__(self) -> str:

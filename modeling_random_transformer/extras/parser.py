@@ -52,7 +52,8 @@ OTHER_NAMES = {
     "vocab": "vocab_size",
     "warmup": "warmup_steps",
 }
-ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # an argument in a docstring
+# An argument in a docstring.
+DOCUMENTED_ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)
 
 
 class Several(argparse.Action):
@@ -216,7 +217,7 @@ def help_texts(*documented: Any) -> dict[str, str]:
     """The entries of arguments in the docstrings of functions or dataclasses."""
     texts = {}
     for item in documented:
-        for name, text in ENTRY.findall(inspect.cleandoc(item.__doc__ or "")):
+        for name, text in DOCUMENTED_ARGUMENT.findall(inspect.cleandoc(item.__doc__ or "")):
             texts[name] = " ".join(text.split()).rstrip(".")
     return texts
 

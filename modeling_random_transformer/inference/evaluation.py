@@ -28,11 +28,11 @@ METRICS = {
     "chrf": ("char_order", "word_order", "beta"),
 }
 # sacrebleu's options of each metric, without options that change the score but not the signature.
-OPTIONS = {
+METRIC_OPTIONS = {
     "bleu": ("tokenize", "lowercase", "force", "smooth_method", "smooth_value", "effective_order"),
     "chrf": ("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
 }
-REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
+REQUIRED_PACKAGES = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
 # sacrebleu's tokenizers for target languages, with the packages that they need. Without the package, `char` is used.
 TOKENIZERS = {
     "zh": ((), ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh")),
@@ -180,7 +180,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
         ValueError: a metric or an option does not exist, the value of an option is invalid, or sacrebleu is not
             installed.
     """
-    with reraise_as_value_error(REQUIRED):
+    with reraise_as_value_error(REQUIRED_PACKAGES):
         from sacrebleu import BLEU, CHRF
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     if not names:
@@ -189,7 +189,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
         check_choice(METRICS, metrics=name)
     options = drop_none(**options)
     language = options.pop("language", None)
-    option_names = sorted({option for name in names for option in OPTIONS[name]})
+    option_names = sorted({option for name in names for option in METRIC_OPTIONS[name]})
     for option in options:
         check_choice(option_names, options=option)
     settings = {"tokenize": "13a" if language is None else language_tokenizer(language), "word_order": 2, **options}
@@ -198,7 +198,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     scorers = {}
     for name in names:
         metric_class = {"bleu": BLEU, "chrf": CHRF}[name]
-        accepted = {option: settings[option] for option in OPTIONS[name] if option in settings}
+        accepted = {option: settings[option] for option in METRIC_OPTIONS[name] if option in settings}
         try:
             scorers[name] = metric_class(**accepted)
         except (OSError, RuntimeError) as error:  # the package or the model of a tokenizer is missing

@@ -145,7 +145,7 @@ def read_saved_model(folder: Path, dtype: str) -> PreTrainedModel:
     Raises:
         ValueError: a file is damaged or missing, or weights are missing, not known, or of another shape.
     """
-    config = read_config(folder)
+    config = read_model_config(folder)
     if (folder / GENERATION_CONFIG_NAME).is_file():
         check_generation_config(folder)
     files = [name for name in (ADAPTER_CONFIG_NAME, *LOADED_WEIGHTS) if (folder / name).is_file()]
@@ -213,7 +213,7 @@ def check_generation_config(folder: Path) -> None:
                 raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
 
 
-def read_config(folder: Path) -> Any:
+def read_model_config(folder: Path) -> Any:
     """Read the configuration of a folder; `None` for an adapter without one.
 
     Raises:

@@ -110,7 +110,7 @@ def compare_saved(
     return rows
 
 
-def table(rows: Sequence[ModelScores]) -> str:
+def scores_table(rows: Sequence[ModelScores]) -> str:
     """The rows as a Markdown table."""
     lines = [
         (
@@ -302,7 +302,7 @@ def add_to_card(
 
 {report}.
 
-{table(rows)}
+{scores_table(rows)}
 
 On the test or validation set, with the beams of the evaluation. The student in int8 is in `int8`."""
     set_section(path, "## Distillation\n", section)

@@ -52,16 +52,16 @@ class AdviceCallback(TrainerCallback):
             return
         if "train" in self.data.tokens:  # a stream has no known length
             pairs = len(self.data.tokens["train"])
-            show([f"pairs: {pairs:,}, steps: {state.max_steps:,}, epochs: {state.num_train_epochs:,}"])
-            show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
-            show(copy_advice(self.data.pairs["train"]))
+            print_lines([f"pairs: {pairs:,}, steps: {state.max_steps:,}, epochs: {state.num_train_epochs:,}"])
+            print_lines(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
+            print_lines(copy_advice(self.data.pairs["train"]))
             if len(self.data.pairs) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
-                show(spelling_advice(self.data.pairs))
-        show(evaluation_advice(self.data.tokens))
-        show(schedule_advice(args, model.config, state.max_steps))
+                print_lines(spelling_advice(self.data.pairs))
+        print_lines(evaluation_advice(self.data.tokens))
+        print_lines(schedule_advice(args, model.config, state.max_steps))
 
 
-def show(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines on stderr, not into a progress bar."""
     for line in lines:
         tqdm.write(line, file=sys.stderr)

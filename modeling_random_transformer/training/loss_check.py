@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
+STABILITY_ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LossCheck:
         source = self.tokenizer.decode(ids[0], skip_special_tokens=True) if self.tokenizer else ids[0]
         return (
             f"the loss is {batch.loss.item()} at step {batch.step + 1}, in a batch of input_ids {list(ids.shape)} "
-            f"whose first source is {source!r}. {ADVICE}"
+            f"whose first source is {source!r}. {STABILITY_ADVICE}"
         )
 
 
@@ -70,4 +70,4 @@ def check_weights(model: nn.Module, step: int) -> None:
     for name, weight in model.named_parameters():
         local = weight.to_local() if isinstance(weight, DTensor) else weight
         if weight.requires_grad and not local.isfinite().all():
-            raise FloatingPointError(f"the weights are not finite after step {step}, first {name}. {ADVICE}")
+            raise FloatingPointError(f"the weights are not finite after step {step}, first {name}. {STABILITY_ADVICE}")

@@ -42,7 +42,7 @@ HYPERPARAMETERS = (
     "bf16",
     "fp16",
 )
-TEMPLATE = Path(__file__).with_suffix(".md")
+CARD_TEMPLATE = Path(__file__).with_suffix(".md")
 PACKAGES = ("torch", "transformers", "tokenizers")
 
 
@@ -71,7 +71,7 @@ def write_card(run: Run, result: RunResult) -> None:
     calibrations = Calibrations(run.folder)
     card = ModelCard.from_template(
         metadata,
-        str(TEMPLATE),
+        str(CARD_TEMPLATE),
         name=run.folder.name,
         model=run.model_args,
         preset=DEFAULT_PRESET,

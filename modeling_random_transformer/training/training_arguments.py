@@ -21,7 +21,7 @@ from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYP
 from .arguments import DataArguments, ModelArguments, check_unset
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
-UNSUPPORTED = {
+UNSUPPORTED_ARGUMENTS = {
     "per_device_train_batch_size": "max_tokens_per_batch sets the batch size",
     "auto_find_batch_size": "max_tokens_per_batch sets the batch size",
     "train_sampling_strategy": "batches are always grouped by length",
@@ -202,7 +202,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.per_device_eval_batch_size is None:
             # A GPU translates many pairs in almost the time of a few.
             self.per_device_eval_batch_size = 32 if self.device.type == "cpu" else 256
-        for name, reason in UNSUPPORTED.items():
+        for name, reason in UNSUPPORTED_ARGUMENTS.items():
             check_unset(self, name, f"because {reason}")
         self._require("do_train", self.do_train, "True")
         self._check_steps()

@@ -12,7 +12,7 @@ from transformers import EarlyStoppingCallback, TrainingArguments
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
-from modeling_random_transformer.training.training_arguments import UNSUPPORTED
+from modeling_random_transformer.training.training_arguments import UNSUPPORTED_ARGUMENTS
 from tests.helpers.command_line import exit_status
 from tests.helpers.models import tiny_model
 from tests.helpers.training import flags, parse_command
@@ -102,7 +102,7 @@ def test_the_help_has_no_arguments_without_effect_and_all_of_this_project(capsys
         cli.main(["train", "--help"])
     names = re.findall(r"^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
     assert len(names) == len({*names}) <= 110
-    assert not {*names} & {*chain.from_iterable(UNSUPPORTED.values()), "do_train", "do_eval"}
+    assert not {*names} & {*chain.from_iterable(UNSUPPORTED_ARGUMENTS.values()), "do_train", "do_eval"}
     assert not [name for name in names if re.match("ddp_|deepspeed|accelerator_config", name)]
     kinds = (DataArguments, ModelArguments, TranslationTrainingArguments)
     documented = {name for kind in kinds for name in vars(kind)["__annotations__"]}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data.words import LETTERS, WORD, digest, scripts_of, words_digest
+from modeling_random_transformer.data.words import LETTERS, WORD, scripts_of, text_digest, words_digest
 
 JAPANESE = "犬はボールで遊んでいる。"
 
@@ -75,7 +75,7 @@ def test_texts_without_words_are_compared_completely(first, second):
 
 @given(st.text(st.characters(), max_size=5))
 def test_a_digest_has_64_bits_for_any_text(text):
-    for key in (digest(f"{text}\ud800"), words_digest(text)):
+    for key in (text_digest(f"{text}\ud800"), words_digest(text)):
         assert len(key) == 8
 
 

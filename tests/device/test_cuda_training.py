@@ -140,7 +140,7 @@ def without_change(trainer): ...
 
 
 def test_an_estimate_measures_replays(tmp_path, replays, monkeypatch):
-    monkeypatch.setattr(measurement, "STEPS", 4)
+    monkeypatch.setattr(measurement, "MEASURED_STEPS", 4)
     write_corpus(tmp_path)
     options = flags(tmp_path, use_cpu=False, cuda_graphs=True, max_tokens_per_batch=200)
     measured = []

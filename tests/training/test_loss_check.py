@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from modeling_random_transformer.training.loss_check import ADVICE, LossCheck, check_weights
+from modeling_random_transformer.training.loss_check import STABILITY_ADVICE, LossCheck, check_weights
 
 INPUTS = {"input_ids": torch.tensor([[5, 6, 2], [7, 2, 0]])}
 LOSSES = st.lists(st.sampled_from([0.5, -1.0, math.inf, -math.inf, math.nan]), max_size=6)
@@ -36,7 +36,7 @@ def test_the_message_has_the_source_and_an_advice(tokenizer):
     for decoder, source in ((tokenizer, repr("the boy")), (None, repr(ids[0]))):
         check = LossCheck(decoder)
         check.add(3, torch.tensor(math.nan), {"input_ids": ids})
-        with pytest.raises(FloatingPointError, match=re.escape(f"whose first source is {source}. {ADVICE}")):
+        with pytest.raises(FloatingPointError, match=re.escape(f"whose first source is {source}. {STABILITY_ADVICE}")):
             check.check()
 
 

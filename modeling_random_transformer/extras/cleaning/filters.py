@@ -23,13 +23,13 @@ from ...inputs_random_transformer import check_choice, drop_none
 from ...tokenization_random_transformer import has_letters, is_blank, is_iterable_of_texts, unicode_error
 
 # Reasons to drop a pair, in the order of the filters; those of lengths are in `lengths`.
-COPY = "the target is a copy of the source"
-SCRIPT = "{side} in another script"
+COPY_REASON = "the target is a copy of the source"
+SCRIPT_REASON = "{side} in another script"
 LANGUAGE = "{side} in another language"
 EXCLUDED = "{side} in an excluded file"
 DUPLICATE = "a duplicate of an earlier pair"
 
-NORMALIZATIONS = ("NFC", "off")
+NORMALIZATION_CHOICES = ("NFC", "off")
 COPIES = ("near", "exact", "off")
 DUPLICATES = ("pair", "source", "target", "off")
 # A text is dropped if another language has this probability. Probabilities of short texts are smaller.
@@ -84,7 +84,7 @@ class CleaningOptions:
     exclude: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        check_choice(NORMALIZATIONS, normalization=self.normalization)
+        check_choice(NORMALIZATION_CHOICES, normalization=self.normalization)
         check_choice(COPIES, copies=self.copies)
         check_choice(DUPLICATES, duplicates=self.duplicates)
         if self.exclude is not None and not is_iterable_of_texts(self.exclude):
@@ -121,13 +121,13 @@ def filters_of(options: CleaningOptions, scripts: Scripts) -> Iterator[Filter]:
     """
     if options.copies != "off":
         are_equal = have_same_words if options.copies == "near" else eq
-        yield lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
+        yield lambda source, target: COPY_REASON if are_equal(source, target) and has_letters(source) else None
     limits = LengthLimits(options.max_length, options.max_length, options.max_length_ratio)
     yield lambda source, target: TOO_LONG if limits.are_exceeded(len(source), len(target)) else None
     yield lambda source, target: UNEQUAL if limits.is_unequal(len(source), len(target)) else None
     for side, names in scripts.items():
         if names and options.min_script_share:
-            yield filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
+            yield filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT_REASON)
     for side, language in drop_none(source=options.source_lang, target=options.target_lang).items():
         yield filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
     if options.exclude:

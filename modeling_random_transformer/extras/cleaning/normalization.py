@@ -16,7 +16,7 @@ def fully_unquoted(text: str) -> str:
 
 
 # Each kind of change, in order.
-CHANGES: dict[str, Callable[[str], str]] = {
+NORMALIZING_CHANGES: dict[str, Callable[[str], str]] = {
     **{f"normalized: {kind}": replacing(steps).normalize_str for kind, steps in REPLACEMENTS.items()},
     "normalized: quotes of CSV": fully_unquoted,
     "normalized: Unicode form NFC": normalizers.NFC().normalize_str,
@@ -28,7 +28,7 @@ def normalized(text: str) -> tuple[str, list[str]]:
     kinds: list[str] = []
     if normalize(text) == text and not text.startswith('"'):
         return text, kinds
-    for kind, change in CHANGES.items():
+    for kind, change in NORMALIZING_CHANGES.items():
         if (changed := change(text)) != text:
             kinds.append(kind)
             text = changed

@@ -29,9 +29,9 @@ def traits(pairs: Sequence[ParallelLine]) -> Iterator[tuple[ParallelLine, str]]:
         return
     sources = "".join(pair.source for pair in pairs)
     targets = "".join(pair.target for pair in pairs)
-    rare = one_of(rare_characters(sources + targets))
-    source_others = one_of(unusual_apostrophes(sources))
-    target_others = one_of(unusual_apostrophes(targets))
+    rare = any_character(rare_characters(sources + targets))
+    source_others = any_character(unusual_apostrophes(sources))
+    target_others = any_character(unusual_apostrophes(targets))
     usual_ratio = len(targets) / len(sources)
     earlier: set[int] = set()
     for pair in pairs:
@@ -56,7 +56,7 @@ def traits(pairs: Sequence[ParallelLine]) -> Iterator[tuple[ParallelLine, str]]:
         earlier.add(key)
 
 
-def one_of(characters: set[str]) -> re.Pattern[str]:
+def any_character(characters: set[str]) -> re.Pattern[str]:
     """A pattern of one of these characters."""
     return re.compile(f"[{re.escape(''.join(characters))}]" if characters else "(?!)")
 

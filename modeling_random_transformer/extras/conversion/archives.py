@@ -29,11 +29,11 @@ from .fairseq import FAIRSEQ_FILES, convert_fairseq
 from .files import is_hidden
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import MARIAN_FILES, NOT_PACKED
-from .marian_npz_files import MODEL as MARIAN_MODEL
+from .marian_npz_files import MARIAN_MODEL as MARIAN_MODEL
 from .untrusted import check_expansion
 from .weights import ConversionReport
 
-MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
+MARIAN_MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
 # Suffix of a model → its conversion, and the names of the other files that the conversion reads.
 CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
@@ -101,7 +101,7 @@ def convert_archive(
             needed = [chosen, *find_companions(archive, files, chosen)]
             # Files are read in the order of the archive: going back in a compressed tar file decompresses it again.
             needed.sort(key=list(files).index)
-            extract([files[path] for path in needed], Path(scratch))
+            extract_members([files[path] for path in needed], Path(scratch))
         try:
             convert = CONVERTERS[chosen.suffix]
             report = convert(Path(scratch, chosen.name), output, overwrite=overwrite)
@@ -121,7 +121,7 @@ def find_models(archive: Path, files: Files, name: str | None) -> list[PurePosix
     Raises:
         ValueError: there is no such model.
     """
-    models = sorted(path for path in files if MODEL.fullmatch(path.name))
+    models = sorted(path for path in files if MARIAN_MODEL.fullmatch(path.name))
     if not models:
         raise ValueError(
             f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, "
@@ -153,7 +153,7 @@ def find_companions(archive: Path, files: Files, model: PurePosixPath) -> list[P
     return companions
 
 
-def extract(members: list[Member], folder: Path) -> None:
+def extract_members(members: list[Member], folder: Path) -> None:
     """Extract files into a folder, without their paths.
 
     Raises:

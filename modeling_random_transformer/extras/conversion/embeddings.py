@@ -15,7 +15,7 @@ from ...modeling_random_transformer import sinusoids
 from .joined_tokenizer import JoinedTokenizer
 from .weights import STACKS, StateDictMapper
 
-SHARED = "model.shared.weight"
+SHARED_WEIGHT = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 NO_ROW = -1  # marks an id that the original does not have
 # The bias of ids outside the original's target vocabulary. Their probability is exactly 0. Unlike -inf, the value
@@ -24,7 +24,7 @@ NEVER = -1e4
 # The bias of additional ids that represent the unknown token, relative to that token. It is too low to change a
 # probability in float32, and the loss of such a label increases by 30 nats instead of 10000.
 UNLIKELY = -30.0
-POSITIONS = 1024  # rows of sinusoids that this model does not compute; marian-decoder reads at most 1000 tokens
+SINUSOID_ROWS = 1024  # rows of sinusoids that this model does not compute; marian-decoder reads at most 1000 tokens
 TOLERANCE = 1e-6  # between sinusoids of one formula, evaluated in different orders
 
 
@@ -71,7 +71,7 @@ def map_embeddings(
     check_row_count(mapper, output or target or source, output_table, len(target_table))
     shared = is_equal(source_table, target_table) and source_rows == target_rows
     tied = is_equal(target_table, output_table)
-    mapper.set(SHARED if shared else SOURCE, select_rows(source_table, source_rows), source)
+    mapper.set(SHARED_WEIGHT if shared else SOURCE, select_rows(source_table, source_rows), source)
     if not shared:
         mapper.set(TARGET, select_rows(target_table, target_rows), target or source)
     if not tied:
@@ -178,7 +178,7 @@ def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> 
 def learn_positions(
     mapper: StateDictMapper,
     names: tuple[str | None, str | None],
-    length: int = POSITIONS,
+    length: int = SINUSOID_ROWS,
     offset: int = 0,
     origin: str = "the original",
 ) -> None:

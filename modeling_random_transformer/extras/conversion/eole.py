@@ -11,16 +11,16 @@ from ...base.files import StrPath, read_json
 from .embeddings import learn_positions, map_embeddings
 from .files import find_file
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens
-from .options import KINDS, Kind, Options, flatten, invalid, read_format, read_options
+from .options import OPTION_KINDS, Kind, Options, flatten, invalid, read_format, read_options
 from .untrusted import read_checkpoint
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
-SIDES = ("src", "tgt")
+SIDE_NAMES = ("src", "tgt")
 EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
 POSITION = "model.embeddings.position_encoding_type"
-OFFSET = Kind("an integer", lambda value: value == 0 or KINDS["length"].accepts(value))
+OFFSET = Kind("an integer", lambda value: value == 0 or OPTION_KINDS["length"].accepts(value))
 
 
 def last(rates: Any) -> Any:
@@ -28,7 +28,9 @@ def last(rates: Any) -> Any:
     return rates[-1] if isinstance(rates, list) and rates else None
 
 
-RATES = Kind("a list of rates", lambda value: KINDS["rate"].accepts(last(value)), lambda value: float(last(value)))
+RATES = Kind(
+    "a list of rates", lambda value: OPTION_KINDS["rate"].accepts(last(value)), lambda value: float(last(value))
+)
 FORMAT = read_format(__file__, rates=RATES, offset=OFFSET)
 
 
@@ -153,7 +155,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     """The tokenizer of the vocabularies. Errors are those of `join_sides`."""
     path = folder / "vocab.json"
     kind = find_segmentation(options.get("transforms"))
-    models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES]
+    models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDE_NAMES]
     return join_sides(folder, kind, models, read_json(path), path)
 
 

@@ -16,8 +16,8 @@ from .untrusted import read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
-PAD, EOS = 1, 2
-FIRST_POSITION = PAD + 1
+PAD_ID, EOS_ID = 1, 2
+FIRST_POSITION = PAD_ID + 1
 # fairseq's architectures with the same computation. Others, such as transformer_unidirectional, may have equal weights.
 ARCHITECTURES = (
     "transformer",
@@ -42,7 +42,7 @@ CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
 COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 FAIRSEQ_FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
-Languages = tuple[str, str]  # source and target language
+LanguagePair = tuple[str, str]  # source and target language
 
 
 def from_fairseq(checkpoint: StrPath | Options) -> Converted:
@@ -161,10 +161,10 @@ def convert_weights(content: Options, options: Options, origin: StrPath, joined:
     mapper.derive_config("fairseq", layer_norm_eps=1e-5)
     mapper.derive_config(
         "fairseq's dictionary; its decoder starts from </s>",
-        pad_token_id=PAD,
+        pad_token_id=PAD_ID,
         bos_token_id=0,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS,
+        eos_token_id=EOS_ID,
+        decoder_start_token_id=EOS_ID,
     )
     for stack in STACKS:
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
@@ -176,7 +176,7 @@ def convert_weights(content: Options, options: Options, origin: StrPath, joined:
     mapper.rename(FORMAT.names)
     model = mapper.finish()
     # fairseq's search generates neither padding nor an end token at the first step.
-    model.generation_config.suppress_tokens = [PAD]
+    model.generation_config.suppress_tokens = [PAD_ID]
     model.generation_config.min_new_tokens = 1
     mapper.report.notes.append("As in fairseq, generate() never returns <pad>, nor </s> as the first token.")
     return model, mapper.report
@@ -228,7 +228,7 @@ def stored_again(mapper: StateDictMapper, option: str, first: str, second: str) 
     return second
 
 
-def read_languages(content: Options) -> Languages:
+def read_languages(content: Options) -> LanguagePair:
     """The languages in a checkpoint, or descriptions if it does not store them."""
     config = as_mapping(content.get("cfg"))
     for part in (content.get("args"), config.get("task"), config.get("model")):
@@ -239,7 +239,7 @@ def read_languages(content: Options) -> Languages:
     return "the source", "the target, which the checkpoint must store"
 
 
-def find_files(folder: Path, kind: str, pattern: re.Pattern[str], languages: Languages) -> PathPair | None:
+def find_files(folder: Path, kind: str, pattern: re.Pattern[str], languages: LanguagePair) -> PathPair | None:
     """The source's and the target's file of a kind, if there are any.
 
     Raises:

@@ -18,9 +18,9 @@ from .untrusted import read_checkpoint, read_yaml, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # files in a model's folder, JoeyNMT's model_dir
-SIDES = ("src", "trg")
+SIDE_NAMES = ("src", "trg")
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
-SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
+SPECIAL_TOKEN_NAMES = ("unk_token", "pad_token", "bos_token", "eos_token")
 OTHER_FORMULA = "JoeyNMT divides scores by ((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)"
 OTHER_TOKENS = "generate() has an option of this name"  # which may count other tokens
 # Options of the search that are not copied → the value without effect, and the reason.
@@ -132,13 +132,13 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     Raises:
         ValueError: a file is missing or damaged, or the two languages are segmented differently.
     """
-    segmentation, target_segmentation = (read_segmentation(options, side) for side in SIDES)
+    segmentation, target_segmentation = (read_segmentation(options, side) for side in SIDE_NAMES)
     if segmentation != target_segmentation:
         raise invalid("data.trg.tokenizer_type", f"that of data.src, {segmentation}", target_segmentation)
-    special_tokens = {name: options[f"data.special_symbols.{name}"] for name in SPECIAL_TOKENS}
+    special_tokens = {name: options[f"data.special_symbols.{name}"] for name in SPECIAL_TOKEN_NAMES}
     vocabularies = []
     files = []
-    for side in SIDES:
+    for side in SIDE_NAMES:
         path = find_file(folder, f"{side}_vocab.txt")
         tokens = list(lines_of_files([path]))
         vocabularies.append(name_tokens(path, tokens, special_tokens, segmentation == "subword-nmt"))

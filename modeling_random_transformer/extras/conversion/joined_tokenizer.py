@@ -14,13 +14,13 @@ from ...configuration_random_transformer import RandomTransformerConfig
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files, unicode_error
 from ..sentencepiece.conversion import from_sentencepiece
 from .files import Vocabulary
-from .options import show
+from .options import shown_value
 
-UNK = SPECIAL_TOKENS["unk_token"]
-CONTINUED = "@@"  # suffix of a piece that does not end its word
-END = "</w>"  # suffix of the last piece of a word, in the codes
+UNKNOWN_TOKEN = SPECIAL_TOKENS["unk_token"]
+CONTINUATION_SUFFIX = "@@"  # suffix of a piece that does not end its word
+WORD_END_SUFFIX = "</w>"  # suffix of the last piece of a word, in the codes
 NOT_A_PREFIX = "\0"
-CODE = re.compile(r"([^ ]+) ([^ ]+)( \d+)?")
+CODE_LINE = re.compile(r"([^ ]+) ([^ ]+)( \d+)?")
 
 Merges = list[tuple[str, str]]
 
@@ -100,8 +100,8 @@ def join_vocabularies(
     tokens = sorted(ids, key=ids.__getitem__)
     return JoinedTokenizer(
         tokenizer,
-        source_ids=[source.get(token, source[UNK]) for token in tokens],
-        target_ids=[target.get(token, target[UNK]) for token in tokens],
+        source_ids=[source.get(token, source[UNKNOWN_TOKEN]) for token in tokens],
+        target_ids=[target.get(token, target[UNKNOWN_TOKEN]) for token in tokens],
         segments=bool(distinct),
     )
 
@@ -115,15 +115,15 @@ def tokenizer_of_codes(tokens: list[str], merges: list[Merges], **options: Any) 
     distinct = dict.fromkeys([*tokens, *pieces])
     ids = {token: i for i, token in enumerate(distinct)}
     if merges:
-        backend = Tokenizer(models.BPE(ids, merges[0], unk_token=UNK, end_of_word_suffix=END))
-        backend.decoder = decoders.BPEDecoder(suffix=END)
+        backend = Tokenizer(models.BPE(ids, merges[0], unk_token=UNKNOWN_TOKEN, end_of_word_suffix=WORD_END_SUFFIX))
+        backend.decoder = decoders.BPEDecoder(suffix=WORD_END_SUFFIX)
         if merges[0] != merges[-1]:
             options["target_merges"] = [" ".join(pair) for pair in merges[-1]]
     else:
-        backend = Tokenizer(models.WordLevel(ids, unk_token=UNK))
+        backend = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN_TOKEN))
         # WordPiece's decoder puts spaces between tokens; the next steps remove those after @@.
         spaced = decoders.WordPiece(prefix=NOT_A_PREFIX, cleanup=False)
-        joined = decoders.Replace(Regex(f"{CONTINUED}( |$)"), "")
+        joined = decoders.Replace(Regex(f"{CONTINUATION_SUFFIX}( |$)"), "")
         backend.decoder = decoders.Sequence([spaced, decoders.Fuse(), joined])
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
@@ -165,7 +165,7 @@ def name_tokens(name: StrPath, tokens: Sequence[Any], special_tokens: Mapping[st
     ids: Vocabulary = {}
     for i, token in enumerate(tokens):
         if not isinstance(token, str) or unicode_error(token):
-            raise ValueError(f"{name} must contain strings, got {show(token)}.")
+            raise ValueError(f"{name} must contain strings, got {shown_value(token)}.")
         piece = names.get(token) or (piece_of(token) if as_pieces else token)
         if piece in ids:
             raise ValueError(f"{name} must have each token once, got {format_value(token)} again as token {i}.")
@@ -186,13 +186,15 @@ def read_codes(path: Path) -> Merges:
     for line_number, line in numbered_lines(path):
         if line_number == 1 and line.startswith("#version:"):
             continue
-        match = CODE.fullmatch(line)
+        match = CODE_LINE.fullmatch(line)
         if match is None:
             raise ValueError(
                 f"line {line_number} of {path} must be two symbols (and a count), got {format_value(line)}."
             )
-        if END in match.groups():
-            raise ValueError(f"{path} must be from subword-nmt version 0.2 or fastBPE, got {END} as a symbol.")
+        if WORD_END_SUFFIX in match.groups():
+            raise ValueError(
+                f"{path} must be from subword-nmt version 0.2 or fastBPE, got {WORD_END_SUFFIX} as a symbol."
+            )
         merges.setdefault((match[1], match[2]))
     if not merges:
         raise ValueError(f"{path} must have at least one pair to merge, got none.")
@@ -212,6 +214,6 @@ def piece_of(token: str) -> str:
     """Convert a dictionary's token to a BPE piece: `hel@@` -> `hel`, `lo` -> `lo</w>`."""
     if token in SPECIAL_TOKENS.values():
         return token
-    if token.endswith(CONTINUED) and token != CONTINUED:
-        return token.removesuffix(CONTINUED)
-    return token + END
+    if token.endswith(CONTINUATION_SUFFIX) and token != CONTINUATION_SUFFIX:
+        return token.removesuffix(CONTINUATION_SUFFIX)
+    return token + WORD_END_SUFFIX

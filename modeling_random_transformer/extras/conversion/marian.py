@@ -20,7 +20,7 @@ from ...configuration_random_transformer import RULES, RandomTransformerConfig
 from ...inference.loading import check_report, check_tokenizer
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
-from .options import KINDS, Kind, Option, read_format, read_options
+from .options import OPTION_KINDS, Kind, Option, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
@@ -58,7 +58,7 @@ FAST_TOKENIZER = "tokenizer.json"  # the file of every other kind of tokenizer
 TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
 # The files of its settings, and the settings that are copied. Others, such as auto_map, may name code or files.
 SETTINGS_FILES = ("special_tokens_map.json", "tokenizer_config.json")
-SETTINGS = (
+TOKENIZER_SETTINGS = (
     "bos_token",
     "eos_token",
     "unk_token",
@@ -108,7 +108,7 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     [native] = natives
     config = marian.config
     mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
-    norms = KINDS["on" if native.norm_order == "pre" else "off"]
+    norms = OPTION_KINDS["on" if native.norm_order == "pre" else "off"]
     # Options of related models. These classes ignore them, but a config.json may contain them.
     related = [Option(name, norms, None) for name in ("normalize_before", "add_final_layer_norm")]
     table = FORMAT._replace(options=[*related, *FORMAT.options])
@@ -206,7 +206,7 @@ def copy_tokenizer(folder: Path, output: Path, config: RandomTransformerConfig) 
     for name in SETTINGS_FILES:
         if (folder / name).is_file():
             stored |= read_json(folder / name)
-    settings = {name: value for name, value in stored.items() if name in SETTINGS}
+    settings = {name: value for name, value in stored.items() if name in TOKENIZER_SETTINGS}
     present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if "vocab.json" in present:
         tokenizer_class = "MarianTokenizer"

@@ -16,16 +16,16 @@ from ...base.files import StrPath
 from ...configuration_random_transformer import is_number
 from ...inputs_random_transformer import MAX_HYPOTHESES
 from .embeddings import check_ids, learn_positions, map_embeddings
-from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
+from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_marian_tokenizer
 from .options import Kind, Options, invalid, is_size, read_format, read_options
 from .untrusted import Weights, parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 EPSILON = 1e-6
-OUTPUT = "decoder_ff_logit_out"
+OUTPUT_LAYER = "decoder_ff_logit_out"
 # Parameters of which the first axis is that of the inputs; others are [1, width] or [rows, width].
-IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")
+IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT_LAYER}_W")
 NORM = re.compile(r".*\{number\}.*_ln_(scale|bias)")  # names of the layer norms; "_pre" follows in models with pre-norm
 # Operations before and after a sublayer: `a` is the residual connection and `n` a layer norm. `d` is dropout, which is
 # removed, as it affects training only.
@@ -100,7 +100,7 @@ def convert_marian_npz(
         check_ids(file, ids.values(), len(weights[name]))
     model, report = converted
     set_search_options(model.generation_config, files.decoder, report)
-    report.save_tokenizer = partial(save_tokenizer, vocabularies, files.spm)
+    report.save_tokenizer = partial(save_marian_tokenizer, vocabularies, files.spm)
     return save_conversion(output, converted, overwrite)
 
 
@@ -201,12 +201,12 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, eos_token_id: int)
     sizes = options.get("dim-vocabs", rows)
     if sizes != rows:  # a factored vocabulary has rows of lemmas and factors instead of tokens
         raise invalid("dim-vocabs", f"the rows of the embeddings, {rows}", sizes)
-    output: str | None = f"{OUTPUT}_Wt"
+    output: str | None = f"{OUTPUT_LAYER}_Wt"
     if options["tied-embeddings-all"] or options["tied-embeddings"]:
         output = None
-    elif f"{OUTPUT}_W" in mapper.remaining:  # name in old versions
-        output = f"{OUTPUT}_W"
-    bias = None if options["output-omit-bias"] else f"{OUTPUT}_b"
+    elif f"{OUTPUT_LAYER}_W" in mapper.remaining:  # name in old versions
+        output = f"{OUTPUT_LAYER}_W"
+    bias = None if options["output-omit-bias"] else f"{OUTPUT_LAYER}_b"
     map_embeddings(mapper, source, None if source == target else target, output, bias, added=1)
     pad = mapper.config_fields["vocab_size"] - 1
     mapper.derive_config(

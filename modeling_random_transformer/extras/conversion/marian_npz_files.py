@@ -22,7 +22,7 @@ from .files import PathPair, Vocabulary, choose_pair, list_files
 from .options import Options
 from .untrusted import read_yaml
 
-MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
+MARIAN_MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
 # All that `convert_marian_npz` reads besides the model, in an archive.
@@ -34,7 +34,7 @@ IS_TARGET = re.compile(r"(?<![a-z])(trg|tgt|target)", re.IGNORECASE)
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
 QUOTED = r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\''
-ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
+VOCABULARY_ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
 # PyYAML writes a key that is empty, has a line break or at least 128 characters over two or more lines.
 LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
 SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
@@ -63,8 +63,8 @@ def find_model(path: Path) -> Path:
     Raises:
         ValueError: the folder does not contain exactly one model, or the file is of another format.
     """
-    files = list_files(path, MODEL) if path.is_dir() else [path]
-    models = [file for file in files if MODEL.fullmatch(file.name) and file.is_file()]
+    files = list_files(path, MARIAN_MODEL) if path.is_dir() else [path]
+    models = [file for file in files if MARIAN_MODEL.fullmatch(file.name) and file.is_file()]
     if len(models) != 1:
         raise ValueError(
             f"{path} must be or contain one .npz file of Marian{NOT_PACKED}, "
@@ -197,7 +197,7 @@ def read_entries(path: Path) -> Entries:
                 line += f"\n{continuation}"
                 if continuation.startswith(":"):
                     break
-        match = (LONG_ENTRY if is_long else ENTRY).fullmatch(line)
+        match = (LONG_ENTRY if is_long else VOCABULARY_ENTRY).fullmatch(line)
         token = unquote(match[1], is_long) if match else None
         if match is None or token is None:
             raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
@@ -272,7 +272,7 @@ READERS: dict[str, Callable[[Path], Entries]] = {
 }
 
 
-def save_tokenizer(
+def save_marian_tokenizer(
     vocabularies: Vocabularies | None, spm: PathPair | None, folder: Path, config: RandomTransformerConfig
 ) -> list[str]:
     """Write the files of a `MarianTokenizer`, with `<pad>` as the last token; returns notes for the report.

@@ -102,7 +102,7 @@ def convert_weights(path: Path, content: Options, options: Options, joined: Join
 def make_tokenizer(path: Path, content: Options, options: Options) -> JoinedTokenizer:
     """The tokenizer of the vocabularies. Errors are those of `join_sides`."""
     stored = dict(content["vocab"])
-    for side in eole.SIDES:
+    for side in eole.SIDE_NAMES:
         if isinstance(stored.get(side), PlainObject):  # a TextMultiField of OpenNMT-py 2
             with reraise_as_value_error(f"{side} of {path} must be a field with a vocabulary, got an error"):
                 stored[side] = stored[side].fields[0][1].vocab.itos

@@ -13,7 +13,7 @@ from torch import Tensor
 from ... import configuration_random_transformer as configuration
 from ...base.errors import format_value, printable
 
-REQUIRED = object()  # default of an option that must be stored
+NO_DEFAULT = object()  # default of an option that must be stored
 MAX_LENGTH = 2**20  # limit for position tables, whose values are computed
 MAX_NESTING = 4  # limit for the nesting of options
 Options = dict[str, Any]  # values by their names, such as `model.encoder.layers`
@@ -48,12 +48,12 @@ class Option:
 
     name: str
     kind: Kind
-    default: Any = REQUIRED
+    default: Any = NO_DEFAULT
     fields: Sequence[str] = ()
 
 
 # Name in the tables of formats → kind of value. Most kinds are the rules of this model's configuration.
-KINDS = {
+OPTION_KINDS = {
     "any": Kind(""),
     "size": Kind(*configuration.SIZE),
     "layers": Kind(*configuration.RULES["encoder_layers"]),
@@ -99,9 +99,9 @@ def read_format(module: str, **kinds: Kind) -> Format:
         **kinds: kinds of options that only this format has.
     """
     table = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
-    options = [Option(name, KINDS["off"], None) for name in table.get("unsupported", ())]
+    options = [Option(name, OPTION_KINDS["off"], None) for name in table.get("unsupported", ())]
     options += [Option(name, equal(value), value) for name, value in table.get("only", {}).items()]
-    options += [read_option(name, KINDS | kinds, **entry) for name, entry in table["options"].items()]
+    options += [read_option(name, OPTION_KINDS | kinds, **entry) for name, entry in table["options"].items()]
     return Format(table["names"], options, table.get("same", {}))
 
 
@@ -110,7 +110,7 @@ def read_option(
     kinds: Mapping[str, Kind],
     kind: str = "any",
     choices: Sequence[str] | Mapping[str, str] = (),
-    default: Any = REQUIRED,
+    default: Any = NO_DEFAULT,
     optional: bool = False,
     fields: Sequence[str] = (),
 ) -> Option:
@@ -125,7 +125,7 @@ def read_option(
         optional: whether the default is `None`.
         fields: see `Option`.
     """
-    return Option(name, one_of(choices) if choices else kinds[kind], None if optional else default, fields)
+    return Option(name, choice_kind(choices) if choices else kinds[kind], None if optional else default, fields)
 
 
 def equal(expected: Any) -> Kind:
@@ -133,7 +133,7 @@ def equal(expected: Any) -> Kind:
     return Kind(repr(expected), lambda value: value == expected)
 
 
-def one_of(names: Sequence[str] | Mapping[str, str]) -> Kind:
+def choice_kind(names: Sequence[str] | Mapping[str, str]) -> Kind:
     """A kind of strings. A mapping gives the value of the config field for each string."""
     convert = names.get if isinstance(names, Mapping) else str
     description = f"one of {', '.join(names)}" if len(names) > 1 else repr(*names)
@@ -161,7 +161,7 @@ def read_options(stored: Mapping[Any, Any], table: Format) -> Options:
     converted = dict(stored)
     for option in table.options:
         value = stored.get(option.name)
-        if value is None and option.default is not REQUIRED:
+        if value is None and option.default is not NO_DEFAULT:
             value = option.default
         unconverted[option.name] = converted[option.name] = value
         if value is None and option.default is None:
@@ -187,7 +187,7 @@ def check_same(values: Mapping[str, Any], same: Mapping[str, str]) -> None:
             continue
         # Only plain values are compared: comparing lists that contain themselves may never end.
         if not (isinstance(value, PLAIN) and value == expected):
-            raise invalid(name, f"{other}={show(expected)}", value)
+            raise invalid(name, f"{other}={shown_value(expected)}", value)
 
 
 def flatten(options: Mapping[Any, Any], prefix: str = "") -> Options:
@@ -204,10 +204,10 @@ def flatten(options: Mapping[Any, Any], prefix: str = "") -> Options:
 
 def invalid(name: str, description: str, value: Any) -> ValueError:
     """The error of an option with another value."""
-    return ValueError(f"{name} must be {description}, got {show(value)}.")
+    return ValueError(f"{name} must be {description}, got {shown_value(value)}.")
 
 
-def show(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value, or only the type of a container of containers, whose text may have any length."""
     items = value if isinstance(value, list | tuple) else [value]
     if all(isinstance(item, PLAIN) for item in items):

@@ -18,7 +18,7 @@ from .weights import ConversionReport, Converted, StateDictMapper, save_conversi
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Named positions, and the fields of the configuration.
-POSITIONS = {
+POSITION_KINDS = {
     "none": {"position_embedding": "none"},
     "sinusoidal": {"position_embedding": "sinusoidal", "sinusoid_layout": "interleaved"},
     "concatenated": {"position_embedding": "sinusoidal", "sinusoid_layout": "concatenated"},
@@ -149,7 +149,7 @@ def convert_torch_transformer(
         if f"{output_layer}.bias" in mapper.remaining:
             layer["bias"] = mapper.pop(f"{output_layer}.bias")
     tables: Any = positions[0]
-    if tables not in POSITIONS:
+    if tables not in POSITION_KINDS:
         tables = [mapper.pop(name) for name in positions]
     outside = [name for name in mapper.remaining if not name.startswith(prefix)]
     if outside:
@@ -226,9 +226,9 @@ def map_positions(mapper: StateDictMapper, positions: Any) -> None:
         source = "source_positions"
         map_position_tables(mapper, source, "target_positions" if "target_positions" in mapper.remaining else source)
         return
-    if positions not in POSITIONS:
-        raise ValueError(f"positions must be a table or one of {format_names(POSITIONS)}, got {positions!r}.")
-    mapper.derive_config(f"positions={positions!r}", **POSITIONS[positions])
+    if positions not in POSITION_KINDS:
+        raise ValueError(f"positions must be a table or one of {format_names(POSITION_KINDS)}, got {positions!r}.")
+    mapper.derive_config(f"positions={positions!r}", **POSITION_KINDS[positions])
 
 
 def module_options(transformer: nn.Transformer, user_options: Options) -> Options:

@@ -25,8 +25,8 @@ from ...base.files import StrPath
 
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # digits of a number; its value may be 10 to this power
-NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-MAX_RATIO, SMALL = 20, 2**24  # limit for expanded size / compressed size; small files may exceed it
+NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+MAX_EXPANSION, SMALL = 20, 2**24  # limit for expanded size / compressed size; small files may exceed it
 LEGACY_PICKLES = 5  # pickles before the weights in files of PyTorch before 1.6
 
 Weights = Mapping[str, Tensor]  # by their names
@@ -158,10 +158,10 @@ def pickle_error(message: str) -> str:
 
 def check_expansion(path: Path, size: int) -> None:
     """Raise a `ValueError` if a file with `size` bytes of content is compressed far more than weights can be."""
-    limit = max(SMALL, MAX_RATIO * path.stat().st_size)
+    limit = max(SMALL, MAX_EXPANSION * path.stat().st_size)
     if size > limit:
         raise ExpansionError(
-            f"{path} must be compressed at most {MAX_RATIO} times, to {limit} bytes, got {size} bytes."
+            f"{path} must be compressed at most {MAX_EXPANSION} times, to {limit} bytes, got {size} bytes."
         )
 
 
@@ -172,7 +172,7 @@ class OptionsLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise ValueError("references to other values are not supported")
         node = super().compose_node(parent, index)
-        if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
+        if node.tag in NUMBER_TAGS and len(node.value) > MAX_DIGITS:
             raise ValueError(f"numbers must have at most {MAX_DIGITS} characters")
         return node
 

@@ -12,7 +12,7 @@ from .languages import matching_code
 
 CHUNK_BYTES = 2**16
 # Elements of a segment with mark-up of the original document. The text of `hi`, a highlight, is part of the segment.
-CODE = {"bpt", "ept", "it", "ph", "ut"}
+CODE_ELEMENTS = {"bpt", "ept", "it", "ph", "ut"}
 LINE_BREAK = re.compile(r"[ \t]*[\r\n]\s*")
 
 matching = lru_cache(matching_code)  # the units of a file have few combinations of languages
@@ -80,7 +80,7 @@ class Events:
         self.unit: dict[str, str] = {}
         self.language = ""
         self.parts: list[str] | None = None  # text of the current segment
-        self.code_depth = 0  # elements of `CODE` around the text
+        self.code_depth = 0  # elements of `CODE_ELEMENTS` around the text
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         """Begin an element."""
@@ -92,7 +92,7 @@ class Events:
             self.parts = []
         elif name == "tmx":
             self.is_tmx = True
-        elif name in CODE:
+        elif name in CODE_ELEMENTS:
             self.code_depth += 1
 
     def text(self, text: str) -> None:
@@ -102,7 +102,7 @@ class Events:
 
     def end(self, name: str) -> None:
         """End an element."""
-        if name in CODE:
+        if name in CODE_ELEMENTS:
             self.code_depth -= 1
         elif name == "seg" and self.parts is not None:
             segment = "".join(self.parts).strip()

@@ -31,7 +31,7 @@ ATTRIBUTE = re.compile(
 # What decides where a script ends: in a comment, another script may begin and end.
 SCRIPT_MARK = re.compile(r"(?i)<!--(?!-?>)|-->|</?script(?=[ \t\n\r\f/>])")
 ENTITY = re.compile(r"&(?:#\w+|\w+);?")
-SPACE = re.compile(r"[ \t\n\r\f]+")
+WHITE_SPACE = re.compile(r"[ \t\n\r\f]+")
 LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
 TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
 RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # contain no markup
@@ -336,7 +336,7 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
         is_plain = character.isascii() and character.isalnum()
         if len(character) == 1 and not is_plain:
             block.spelling.setdefault(character, entity)
-    text = SPACE.sub(" ", html.unescape(raw))
+    text = WHITE_SPACE.sub(" ", html.unescape(raw))
     if text[:1] in CLOSING:
         move_space(block, parent)
     elif text.startswith(" ") and parent.children:

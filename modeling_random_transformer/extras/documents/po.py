@@ -14,7 +14,7 @@ UNCLOSED = re.compile(r'^(?!\s*#)[^"\n]*"(?:[^"\\\n]|\\.?+)*+$', re.MULTILINE)
 # Flags of messages with placeholders that are words or percentages in other texts: %1 and %n, %1%, $name
 FLAGS = {"qt-format", "qt-plural-format", "kde-format", "boost-format", "sh-format"}
 FLAGGED = re.compile(r"%L?(?:\d{1,2}%?|n)(?!\w)|\$\w+")
-IN_BRACES = re.compile(rf"\{{({FLAGGED.pattern})\}}")
+FLAGGED_IN_BRACES = re.compile(rf"\{{({FLAGGED.pattern})\}}")
 NUMBER_OF_FORMS = re.compile(r"nplurals\s*=\s*(\d)")
 ESCAPES = r"\\ \" \n \t \r \v \b \f"
 # An escape that polib would write with two backslashes, as another text
@@ -88,4 +88,4 @@ def target_text(translation: str, entry: Any) -> str:
     """The translation of one of these texts, without the braces."""
     if FLAGS.isdisjoint(entry.flags):
         return translation
-    return IN_BRACES.sub(r"\1", translation)
+    return FLAGGED_IN_BRACES.sub(r"\1", translation)

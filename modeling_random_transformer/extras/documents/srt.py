@@ -23,7 +23,7 @@ NEXT_SPEAKER = re.compile(rf"\s*\n(?=\s*{DASH})")
 SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # a dash that no space follows
 SPACED_SPEAKER = re.compile(rf"\A({DASH})[ ]")
 TAG_MARK = "\uffff"  # no character, for a tag while lines are broken
-TAG = re.compile(f"<[^<>]*>|{TAG_MARK}")  # a text may contain the mark
+MARKUP_TAG = re.compile(f"<[^<>]*>|{TAG_MARK}")  # a text may contain the mark
 
 
 def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
@@ -92,8 +92,8 @@ def parse_srt(document: str) -> list[str]:
 
 def broken(text: str, max_lines: int) -> list[str]:
     """The lines of a text, as short as `MAX_LINE` if it does not need more than `max_lines` of them."""
-    tags = iter(TAG.findall(text))
-    marked = TAG.sub(TAG_MARK, text)
+    tags = iter(MARKUP_TAG.findall(text))
+    marked = MARKUP_TAG.sub(TAG_MARK, text)
     width = MAX_LINE
     has_spaces = not any(map(is_wide, text))  # words such as URLs stay whole
     while len(lines := wrap(marked, width, break_long_words=not has_spaces, break_on_hyphens=False)) > max_lines:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...inputs_random_transformer import check_string
 from ..xml_events import xml_parser
 from .html_translation import translate_html
-from .plain_text import BEGINNING, END
+from .plain_text import PRE_BEGINNING, PRE_END
 
 Node = Any  # a node of minidom: mypy cannot know which kinds of nodes it contains
 
@@ -50,12 +50,13 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
     units = [unit for unit in tree.getElementsByTagNameNS("*", UNITS[version]) if is_untranslated(unit)]
     inline: list[list[Node]] = [[] for _ in units]
     fragments = [
-        BEGINNING + to_html(content_of(unit), elements) + END for unit, elements in zip(units, inline, strict=True)
+        PRE_BEGINNING + to_html(content_of(unit), elements) + PRE_END
+        for unit, elements in zip(units, inline, strict=True)
     ]
     translations = translate_html(fragments, model, tokenizer, **options)
     for unit, elements, translation in zip(units, inline, translations, strict=True):
         target = empty_target(unit)
-        fill(target, translation.removeprefix(BEGINNING).removesuffix(END), elements)
+        fill(target, translation.removeprefix(PRE_BEGINNING).removesuffix(PRE_END), elements)
         if version == "2":
             unit.setAttribute("state", "translated")
         else:

@@ -24,7 +24,7 @@ from ...generation_random_transformer import RandomTransformerGenerationMixin
 from ...inputs_random_transformer import max_target_positions
 from ...versions_random_transformer import CACHE_NAME, cache_of, named_cache
 
-SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+EQUAL_FIELDS = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 class EnsembleConfig(PretrainedConfig):
@@ -207,7 +207,7 @@ def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
     """
     if not members:
         raise ValueError("members must be at least one model, got none.")
-    for name in SHARED:
+    for name in EQUAL_FIELDS:
         values = [getattr(member.config, name, None) for member in members]
         if any(value != values[0] for value in values):
             raise ValueError(f"members must have the same {name}, got {', '.join(map(str, values))}.")
@@ -215,7 +215,7 @@ def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
     limits = [max_target_positions(member.config) for member in members]
     return EnsembleConfig(
         is_encoder_decoder=True,
-        **{name: getattr(first, name, None) for name in SHARED},
+        **{name: getattr(first, name, None) for name in EQUAL_FIELDS},
         max_position_embeddings=min(filter(None, limits), default=None),
         prefix=getattr(first, "prefix", None),
         tie_word_embeddings=False,

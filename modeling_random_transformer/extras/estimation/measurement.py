@@ -22,7 +22,7 @@ from ...base.saved_files import TRAINING_RECORD
 from ...data.readers import NumberedTexts
 from ...data.sources import Corpus
 from ...data.tokenization import lengths_of
-from ...training.advice import schedule_advice, show
+from ...training.advice import print_lines, schedule_advice
 from ...training.arguments import DataArguments, ModelArguments
 from ...training.checks import check_arguments, check_languages_of_sets
 from ...training.model_init import build_model
@@ -31,8 +31,8 @@ from ...training.run_state import Run
 from ...training.trainer import TranslationTrainer
 from ...training.training_arguments import TranslationTrainingArguments
 
-PAIRS, STEPS = 1000, 20
-WARM_UP_STEPS = 3  # excluded from the measurement: memory is allocated and kernels are selected
+MEASURED_PAIRS, MEASURED_STEPS = 1000, 20
+EXCLUDED_STEPS = 3  # excluded from the measurement: memory is allocated and kernels are selected
 GIB = 2**30
 
 
@@ -70,7 +70,7 @@ class DryRun:
 
     def __str__(self) -> str:
         return (
-            f"measured     {STEPS} steps on at most {PAIRS:,} pairs\n"
+            f"measured     {MEASURED_STEPS} steps on at most {MEASURED_PAIRS:,} pairs\n"
             f"model        {self.parameters:,} parameters on {self.num_devices} × {self.device}\n"
             f"speed        {self.tokens_per_second:,.0f} tokens/s, {self.step_seconds:.3g} s per step\n"
             f"whole run    {self.steps:,} steps, {self.hours:,.3g} hours, without evaluation and checkpoints\n"
@@ -79,7 +79,7 @@ class DryRun:
 
 
 def dry_run(data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> DryRun:
-    """Measure `STEPS` steps of a run on the first `PAIRS` pairs of its training set.
+    """Measure `MEASURED_STEPS` steps of a run on the first `MEASURED_PAIRS` pairs of its training set.
 
     Only these pairs of a dataset on the Hub are downloaded. A tokenizer to train is trained on them, but the model has
     the requested vocabulary size. Nothing is written to `args.output_dir`. Several processes measure together.
@@ -95,17 +95,17 @@ def dry_run(data_args: DataArguments, model_args: ModelArguments, args: Translat
         trainer = trainer_of(data_args, model_args, shortened(args, call_on_main_process(lambda: folder)), tokenizer)
         if args.cuda_graphs:  # each shape is captured in the second epoch
             steps_per_epoch = len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps
-            trainer.args.max_steps = 2 * steps_per_epoch + STEPS
+            trainer.args.max_steps = 2 * steps_per_epoch + MEASURED_STEPS
         trainer.train()
         seconds = synchronized_time(args.device) - trainer.start
     if args.process_index == 0:
-        show(schedule_advice(args, trainer.model.config, args.max_steps))
+        print_lines(schedule_advice(args, trainer.model.config, args.max_steps))
     devices = args.world_size
     groups = devices // args.tp_size  # groups of devices that share a batch
     return DryRun(
         steps=args.max_steps,
-        step_seconds=seconds / STEPS,
-        step_tokens=float(trainer.token_count) * groups / STEPS,
+        step_seconds=seconds / MEASURED_STEPS,
+        step_tokens=float(trainer.token_count) * groups / MEASURED_STEPS,
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
         device=args.device.type,
@@ -117,7 +117,7 @@ def shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTra
     """The arguments of a run of a few steps without evaluation, checkpoints, logs and upload."""
     args = args.without_evaluation()
     args.output_dir = folder
-    args.max_steps = WARM_UP_STEPS + STEPS
+    args.max_steps = EXCLUDED_STEPS + MEASURED_STEPS
     args.save_strategy = SaveStrategy.NO
     args.save_steps = TranslationTrainingArguments.save_steps
     args.logging_strategy = IntervalStrategy.NO
@@ -176,14 +176,14 @@ class FirstRows(Corpus):
 
 
 def first_rows(corpus: Corpus) -> FirstRows:
-    """The first `PAIRS` rows of a corpus, and no others are read."""
-    rows = [*islice(corpus.rows(), PAIRS)]
+    """The first `MEASURED_PAIRS` rows of a corpus, and no others are read."""
+    rows = [*islice(corpus.rows(), MEASURED_PAIRS)]
     return FirstRows(str(corpus), rows, languages=corpus.languages, weight=corpus.weight)
 
 
 def repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
-    steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
+    steps = 2 * (EXCLUDED_STEPS + MEASURED_STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
     lengths = lengths_of(data.tokens["train"])
     weights = data.train_weights
@@ -199,7 +199,7 @@ class MeasuredTrainer(TranslationTrainer):
     start = 0.0
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        if self.state.global_step == self.args.max_steps - STEPS:
+        if self.state.global_step == self.args.max_steps - MEASURED_STEPS:
             self.token_count = 0
             self.start = synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)

@@ -4,7 +4,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
-from ...inference.evaluation import METRICS, REQUIRED, corpus_score, make_scorers, to_text_lists
+from ...inference.evaluation import METRICS, REQUIRED_PACKAGES, corpus_score, make_scorers, to_text_lists
 from ...inputs_random_transformer import check_choice
 
 
@@ -17,7 +17,7 @@ def load_metric(name: str) -> Any:
         ValueError: there is no such metric, or the extra `train` is not installed.
     """
     check_choice(METRICS, name=name)
-    with reraise_as_value_error(REQUIRED):
+    with reraise_as_value_error(REQUIRED_PACKAGES):
         import evaluate
         from datasets import Features, Value
         from datasets import Sequence as ListOf

@@ -20,7 +20,7 @@ from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..language_names import language_name
-from ..sentencepiece.conversion import SPACE
+from ..sentencepiece.conversion import SPACE_SYMBOL
 from .argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
 from .engines import EngineTranslate
@@ -84,7 +84,7 @@ def save(
         (package / "sentencepiece.model").write_bytes(content)
         write(specification(model, tokenizer, names), engine, dtype)
         prefix = {"target_prefix": TAG} if tokenizer_languages(tokenizer) else {}
-        describe(package, source, target, prefix)
+        write_metadata(package, source, target, prefix)
         readme = WITHOUT_SPLITTER.format(source)
         if sentence_splitter is not None:
             readme = WITH_SPLITTER
@@ -96,7 +96,7 @@ def save(
     Path(archive).rename(folder / f"{name}{SUFFIX}")
 
 
-def describe(package: Path, source: str, target: str, options: dict[str, str]) -> None:
+def write_metadata(package: Path, source: str, target: str, options: dict[str, str]) -> None:
     """Write the description of a package: its languages, and more options of the search."""
     metadata = {
         "package_version": "1.0",
@@ -174,7 +174,7 @@ def load(folder: StrPath) -> EngineTranslate:
         )
         translations = []
         for result in results:
-            text = "".join(result.hypotheses[0]).replace(SPACE, " ")
+            text = "".join(result.hypotheses[0]).replace(SPACE_SYMBOL, " ")
             translations.append(text.removeprefix(prefix).removeprefix(" "))
         return translations
 

@@ -25,14 +25,14 @@ from ...tokenization_random_transformer import (
     normalize,
     text_normalizer,
 )
-from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN, USER_DEFINED
+from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE_SYMBOL, UNIGRAM, UNKNOWN, USER_DEFINED
 
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
 PART_OF_CHARACTER = re.compile(r"(<0x[0-9A-F]{2}>)+")  # the name of such a token
 EUROPEAN = 0x590  # the first code point after those of European scripts
-JOINERS = "\u200c\u200d\ufe0e\ufe0f"
+JOINERS_AND_SELECTORS = "\u200c\u200d\ufe0e\ufe0f"
 
 
 def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict[int, str]]:
@@ -61,7 +61,7 @@ def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict
         names = byte_level_names(tokens, special)
         model.trainer_spec.byte_fallback = True
     else:
-        is_sentencepiece = any(token.startswith(SPACE) for token in tokens.values())
+        is_sentencepiece = any(token.startswith(SPACE_SYMBOL) for token in tokens.values())
         if kind not in ("BPE", "Unigram") or not is_sentencepiece:
             raise ValueError(f"tokenizer must be byte-level BPE or of SentencePiece for argos, got {kind}.")
         model.trainer_spec.byte_fallback = data["model"]["byte_fallback"]
@@ -86,7 +86,7 @@ def byte_level_names(tokens: dict[int, str], special: set[str]) -> dict[int, str
             names[i] = token
             continue
         data = bytes(BYTES[character] for character in token)
-        text = data.decode(errors="replace").replace(" ", SPACE)
+        text = data.decode(errors="replace").replace(" ", SPACE_SYMBOL)
         is_part = "\ufffd" in text or "\0" in text or text in taken
         names[i] = "".join(BYTE_PIECES[byte] for byte in data) if is_part else text
         taken.add(text)
@@ -155,7 +155,7 @@ def rules_of_normalization() -> bytes:
             composed = unicodedata.normalize("NFC", decomposed[:-1])
             texts.add(composed + decomposed[-1])
     for code in range(0x20, EUROPEAN):
-        texts |= {chr(code) + joiner for joiner in JOINERS}
+        texts |= {chr(code) + joiner for joiner in JOINERS_AND_SELECTORS}
     lines = []
     for text in sorted(texts):
         normalized = normalize(text)

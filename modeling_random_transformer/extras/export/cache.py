@@ -23,7 +23,7 @@ ENGINE = "ctranslate2"
 EXPORT_LOCK, EXPORT_RECORD = ".lock", "export.json"
 STAGE = "export"  # the stage of the record: digests of the files, and scores of the exported model
 # The code of the export. Whether the model still computes what was exported is compared by scores.
-CODE = [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines", "search")]
+EXPORTER_FILES = [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines", "search")]
 
 
 def cached_export(
@@ -38,7 +38,7 @@ def cached_export(
         OSError: the folder cannot be written.
     """
     shortlist_digest = None if shortlist is None else bytes_digest(shortlist)
-    code = [*map(file_digest, CODE), metadata.version(ENGINE)]
+    code = [*map(file_digest, EXPORTER_FILES), metadata.version(ENGINE)]
     digest = json_digest([model_digest(model, tokenizer), shortlist_digest, code])
     path = folder / f"{ENGINE}-{dtype}-{digest[:16]}"
     stage = finished_export(path)

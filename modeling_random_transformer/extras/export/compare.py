@@ -17,11 +17,11 @@ from ...tokenization_random_transformer import is_blank
 from ...verification_random_transformer import difference_reason
 from .engines import EngineTranslate, translate_fn
 
-BEAMS = (1, 4)
+COMPARED_BEAMS = (1, 4)
 COMPARED_TOKENS = 128  # tokens of the source and the target for which every export is compared with the modules
 ENGINE_ROUNDING = 1e-2  # the largest relative difference of scores that an engine's order of operations explains
 # Used for models of any language, because only the agreement of model and engine matters.
-SENTENCES = (
+EXAMPLE_SENTENCES = (
     "Hello world.",
     "The boy sees the girl.",
     "We do not read these two books.",
@@ -55,9 +55,9 @@ def compare(
     model: Any,
     tokenizer: Any,
     engine: EngineTranslate,
-    sentences: Sequence[str] = SENTENCES,
+    sentences: Sequence[str] = EXAMPLE_SENTENCES,
     *,
-    beams: Sequence[int] = BEAMS,
+    beams: Sequence[int] = COMPARED_BEAMS,
     max_new_tokens: int = 128,
     rounds: int = 3,
 ) -> list[Comparison]:

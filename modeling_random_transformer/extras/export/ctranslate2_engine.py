@@ -58,7 +58,7 @@ COUNTS = {
     "num_beams": 1,
     "num_return_sequences": 1,
 }
-TOKEN_IDS = ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "pad_token_id", "suppress_tokens")
+TOKEN_ID_OPTIONS = ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "pad_token_id", "suppress_tokens")
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
@@ -347,11 +347,11 @@ def options_of_call(
 
 def values_reason(options: GenerationConfig, vocab_size: int) -> str | None:
     """Why values of options are left to the model, which converts them or raises its error; `None` if they are not."""
-    values = {name: getattr(options, name) for name in (*COUNTS, *TOKEN_IDS, "length_penalty")}
+    values = {name: getattr(options, name) for name in (*COUNTS, *TOKEN_ID_OPTIONS, "length_penalty")}
     for name, value in values.items():
         if name in COUNTS:
             is_valid = is_int(value) and value >= COUNTS[name]
-        elif name in TOKEN_IDS:
+        elif name in TOKEN_ID_OPTIONS:
             is_valid = are_ids(value, vocab_size)
         else:
             is_valid = is_number(value)

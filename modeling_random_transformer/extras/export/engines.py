@@ -34,7 +34,7 @@ WEIGHT_DTYPES = {
     "transformers": ("float32", "bfloat16"),
 }
 # The options of `export_model` that only some engines have.
-OPTIONS = {"ctranslate2": ("shortlist",), "argos": ("source_lang", "target_lang", "sentence_splitter")}
+ENGINE_OPTIONS = {"ctranslate2": ("shortlist",), "argos": ("source_lang", "target_lang", "sentence_splitter")}
 
 
 def export_model(
@@ -92,7 +92,7 @@ def checked_options(engine: str, **options: Any) -> dict[str, Any]:
     """
     used = drop_none(**options)
     for name in used:
-        if name not in OPTIONS.get(engine, ()):
+        if name not in ENGINE_OPTIONS.get(engine, ()):
             raise ValueError(f"{name} must be None for {engine}, which has no such option.")
     return used
 

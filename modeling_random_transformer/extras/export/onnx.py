@@ -62,7 +62,7 @@ def save(
     with TemporaryDirectory() as scratch:
         graphs = folder if dtype == "float32" else Path(scratch)
         export_graphs(model, graphs)
-        check_logits(model, graphs)
+        check_graph_logits(model, graphs)
         if dtype == "int8":
             weight_type = QuantType.QUInt8 if web else QuantType.QInt8
             for name in (ENCODER, DECODER):
@@ -73,7 +73,7 @@ def save(
 
 
 @torch.no_grad()
-def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
+def check_graph_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
     graphs = OnnxModel(model.config, folder)
     ids, target = compared_ids(model.config)[:, None]

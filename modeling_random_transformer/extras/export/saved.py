@@ -26,7 +26,7 @@ from ...inputs_random_transformer import (
 )
 from ...tokenization_random_transformer import is_blank
 from ..new_folder import check_free
-from .compare import SENTENCES, Comparison, compare
+from .compare import EXAMPLE_SENTENCES, Comparison, compare
 from .engines import checked_options, export_model, export_module, load_engine
 from .search import table_positions, token_names, without_patience
 from .shortlist import lexical_shortlist, vmap
@@ -115,7 +115,7 @@ def export_saved_model(
     if npm_cache is not None and not web:
         raise ValueError(f"npm_cache must be given with web only, got {npm_cache}.")
     options = checked_options(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
-    sentences = SENTENCES if check is None else read_sentences(check)
+    sentences = EXAMPLE_SENTENCES if check is None else read_sentences(check)
     dtype = dtype or ("int8" if web else "float32")
     export_module(engine, dtype)
     check_free(output, overwrite)  # before the model is loaded and a shortlist is computed

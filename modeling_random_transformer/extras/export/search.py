@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 # Options of the generation config that change the result of a search and that only `generate()` computes, with values
 # that have no effect. `None` has none either.
-UNSUPPORTED: dict[str, Any] = {
+UNSUPPORTED_OPTIONS: dict[str, Any] = {
     "begin_suppress_tokens": [],
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1,
@@ -99,7 +99,7 @@ def engine_search(options: GenerationConfig, config: Any, engine: str) -> Search
     Raises:
         ValueError: there is not exactly one start token, or the engine would ignore an option.
     """
-    for name, neutral in UNSUPPORTED.items():
+    for name, neutral in UNSUPPORTED_OPTIONS.items():
         value = getattr(options, name, None)
         if value not in (None, neutral):
             raise ValueError(f"{name} must be {neutral} for {engine}, got {value}.")

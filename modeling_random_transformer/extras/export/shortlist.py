@@ -12,7 +12,7 @@ from ...inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 Array = np.ndarray[Any, Any]
 Shortlist = dict[int | None, list[int]]
 
-ITERATIONS = 5  # iterations of EM for IBM model 1
+EM_ITERATIONS = 5  # iterations of EM for IBM model 1
 MAX_LINKS = 20_000_000  # pairs of a source and a target token that are in memory, with 50 bytes each
 COMMON = 100  # the most frequent target tokens are always allowed
 EMPTY_WORD = -1  # the source token of target tokens that translate none
@@ -89,7 +89,7 @@ def translation_probabilities(sources: list[Array], targets: list[Array]) -> tup
     pairs, pair_of_link = np.unique(keys, return_inverse=True)
     source_of_pair = pairs // size
     probabilities = np.ones(len(pairs))
-    for _ in range(ITERATIONS):
+    for _ in range(EM_ITERATIONS):
         weights = probabilities[pair_of_link]
         totals = np.bincount(position_of_link, weights)
         weights /= totals[position_of_link]

@@ -19,7 +19,7 @@ from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import check_choice, tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import RandomTransformerTokenizer
-from ..conversion.marian import CLASSES, COMMON_FIELDS, FORMAT, LAYER_NORM_EPS, SETTINGS, NativeClass
+from ..conversion.marian import CLASSES, COMMON_FIELDS, FORMAT, LAYER_NORM_EPS, TOKENIZER_SETTINGS, NativeClass
 from .compare import check_equal, compared_ids, reference_of
 from .engines import EngineTranslate, translate_fn
 from .search import first_token, table_positions, without_patience
@@ -195,7 +195,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.no_padding()
     backend.no_truncation()
-    settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in SETTINGS}
+    settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in TOKENIZER_SETTINGS}
     settings["model_max_length"] = tokenizer.model_max_length  # it may have been set after loading
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
     fast.save_pretrained(folder)

@@ -30,8 +30,8 @@ from .engines import check_exportable, export_module
 from .search import read_search
 
 PAGE, INDEX = Path(__file__).parent / "page", "index.html"
-SCRIPTS, VENDOR, SETTINGS = "page", "page/vendor", "page.json"
-TIMEOUT = 600  # seconds
+SCRIPT_FOLDER, VENDOR_FOLDER, SETTINGS_FILE = "page", "page/vendor", "page.json"
+NPM_TIMEOUT = 600  # seconds
 MAX_EXAMPLES = 5
 
 
@@ -57,7 +57,7 @@ class Package:
         return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
 
 
-PACKAGES = (
+NODE_PACKAGES = (
     Package(
         "onnxruntime-web",
         "1.30.0",
@@ -107,22 +107,22 @@ def export_web_page(
     check_exportable(model, tokenizer)
     settings = page_settings(model, tokenizer, dtype) | read_greeting(card)
     cache = default_cache() if npm_cache is None else Path(npm_cache)
-    download(PACKAGES, cache)
+    download(NODE_PACKAGES, cache)
     with new_folder(output, overwrite) as folder:
         engine.save(model, tokenizer, folder, dtype, web=True)
-        (folder / SETTINGS).write_text(json.dumps(settings, indent=2, allow_nan=False) + "\n")
+        (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2, allow_nan=False) + "\n")
         copy_page(folder, cache)
 
 
 def copy_page(folder: Path, cache: Path) -> None:
     """Copy the page, its scripts, and the files of the JavaScript packages with their licenses."""
     shutil.copyfile(PAGE / INDEX, folder / INDEX)
-    shutil.copytree(PAGE, folder / SCRIPTS, ignore=shutil.ignore_patterns(INDEX), copy_function=shutil.copyfile)
-    vendor = folder / VENDOR
-    for package in PACKAGES:
+    shutil.copytree(PAGE, folder / SCRIPT_FOLDER, ignore=shutil.ignore_patterns(INDEX), copy_function=shutil.copyfile)
+    vendor = folder / VENDOR_FOLDER
+    for package in NODE_PACKAGES:
         target = vendor / package.name.rpartition("/")[2]
         target.mkdir(parents=True)
-        extract(package, cache, target)
+        extract_package(package, cache, target)
     import onnxruntime  # the archive of onnxruntime-web has no license; it is that of onnxruntime
 
     licenses = Path(onnxruntime.__file__).parent
@@ -253,7 +253,9 @@ def run_npm(names: Sequence[str], folder: Path) -> None:
     npm = shutil.which("npm") or "npm"
     command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), *names]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=NPM_TIMEOUT, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
         message = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
         lines = (message or str(error)).splitlines()
@@ -264,7 +266,7 @@ def run_npm(names: Sequence[str], folder: Path) -> None:
         ) from error
 
 
-def extract(package: Package, cache: Path, folder: Path) -> None:
+def extract_package(package: Package, cache: Path, folder: Path) -> None:
     """Extract the files of a package to a folder, without their own folders.
 
     `.mjs` becomes `.js`, since some hosts have no content type for it.

@@ -12,7 +12,7 @@ from ...inputs_random_transformer import MAX_HYPOTHESES, check_positive
 from ...verification_random_transformer import generation_option
 from ..pairs.alignments import eager_attention
 
-Ids = tuple[int, ...]
+BeamIds = tuple[int, ...]
 
 
 @dataclass
@@ -99,7 +99,7 @@ class BeamRecorder(LogitsProcessor):
     """
 
     def __init__(self) -> None:
-        self.beams: list[dict[Ids, int]] = []
+        self.beams: list[dict[BeamIds, int]] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.beams.append({tuple(ids): row for row, ids in enumerate(input_ids.tolist())})
@@ -107,7 +107,7 @@ class BeamRecorder(LogitsProcessor):
 
 
 def list_hypotheses(
-    beams: list[dict[Ids, int]], outputs: Any, places: dict[Ids, int], end_ids: Sequence[int]
+    beams: list[dict[BeamIds, int]], outputs: Any, places: dict[BeamIds, int], end_ids: Sequence[int]
 ) -> list[Hypothesis]:
     """The hypotheses of each step, without their scores.
 
@@ -163,7 +163,7 @@ def list_hypotheses(
     return list(known.values())
 
 
-def best_continuations(totals: dict[Ids, float], rows: Tensor, count: int) -> Iterator[tuple[Ids, float]]:
+def best_continuations(totals: dict[BeamIds, float], rows: Tensor, count: int) -> Iterator[tuple[BeamIds, float]]:
     """The best continuations of hypotheses by one token, the best first, and the token's log-probability.
 
     Args:

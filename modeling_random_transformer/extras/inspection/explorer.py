@@ -19,7 +19,7 @@ from .attribution import logit_attribution, logit_lens
 from .beam_search import Hypothesis, record_search, trim_padding
 from .record import Trace, trace
 
-TEMPLATE = Path(__file__).with_suffix(".html")
+EXPLORER_TEMPLATE = Path(__file__).with_suffix(".html")
 SEARCH_TREE = Path(__file__).parents[1] / "export" / "page" / "search_tree.js"  # the web page of an export has it too
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
@@ -46,7 +46,7 @@ def render(data: dict[str, Any], plotly: str | None = None) -> str:
         allow_nan=False,
         separators=(",", ":"),
     )
-    page = TEMPLATE.read_text(encoding="utf-8")
+    page = EXPLORER_TEMPLATE.read_text(encoding="utf-8")
     page = page.replace("<!-- plotly.js -->", script)
     page = page.replace("/* search_tree.js */", SEARCH_TREE.read_text(encoding="utf-8"))
     return page.replace("/* data */", text.replace("<", "\\u003c"))  # no text can close the script element

@@ -42,9 +42,9 @@ from .robustness import disturbances
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # limits of the groups by the frequency of a source's rarest word in the training set
-SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # shares of the most confident translations
+CONFIDENT_SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # shares of the most confident translations
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
-TEMPLATE = Path(__file__).with_suffix(".html")
+REPORT_TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Report:
 
     def html(self) -> str:
         """The page. It contains no script and loads nothing."""
-        page = Environment(autoescape=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
+        page = Environment(autoescape=True).from_string(REPORT_TEMPLATE.read_text(encoding="utf-8"))
         return page.render(report=self, shown=WORST, doubtful=UNDERLINED_BELOW)
 
 
@@ -227,7 +227,7 @@ def surest(examples: Iterable[Example], language: str | None) -> list[Group]:
     rated = [example for example in examples if example.candidate.confidence is not None]
     rated.sort(key=lambda example: example.candidate.confidence or 0.0, reverse=True)
     groups = []
-    for share in SHARES:
+    for share in CONFIDENT_SHARES:
         if members := rated[: round(share * len(rated))]:
             groups.append(group_of(f"{share:.0%}", members, language))
     return groups

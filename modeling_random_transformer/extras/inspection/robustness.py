@@ -8,11 +8,10 @@ from functools import partial
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from ...training.methods.augmentation import Augmentation, typing_errors
+from ...training.methods.augmentation import Augmentation, Random, typing_errors
 
-Pairs = list[tuple[str, str]]
-Random = np.random.Generator
-INVISIBLE = ("\u00ad", "\u200b", "\ufeff")  # soft hyphen, zero width space, byte order mark
+PairList = list[tuple[str, str]]
+INVISIBLE_CHARACTERS = ("\u00ad", "\u200b", "\ufeff")  # soft hyphen, zero width space, byte order mark
 # Changes of `Augmentation`
 CHANGES = {
     "capitals": "upper",
@@ -24,7 +23,7 @@ CHANGES = {
 }
 
 
-def disturbances(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> dict[str, Pairs]:
+def disturbances(pairs: PairList, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> dict[str, PairList]:
     """Pairs with each disturbance of all sources, and of references that follow their source.
 
     Args:
@@ -33,7 +32,7 @@ def disturbances(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, seed: int = 0
         seed: random seed of the disturbances.
     """
 
-    def of_sources(disturb: Callable[..., str]) -> Pairs:
+    def of_sources(disturb: Callable[..., str]) -> PairList:
         random = np.random.default_rng(seed)
         return [(disturb(source, random=random), target) for source, target in pairs]
 
@@ -58,5 +57,5 @@ def with_other_spaces(text: str, random: Random) -> str:
 def with_invisible_characters(text: str, random: Random) -> str:
     """A text with an invisible character at three places."""
     for index in random.integers(len(text), size=3):
-        text = text[:index] + random.choice(INVISIBLE) + text[index:]
+        text = text[:index] + random.choice(INVISIBLE_CHARACTERS) + text[index:]
     return text

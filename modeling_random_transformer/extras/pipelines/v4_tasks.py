@@ -18,7 +18,7 @@ from ...pipeline_random_transformer import LENGTH_LIMITS, CallOptions, Seq2SeqPi
 # Transformers v4's defaults of options that the model's generation_config does not set.
 DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit
-TRANSLATION = re.compile(r"translation_([^_]+)_to_([^_]+)")
+TRANSLATION_TASK = re.compile(r"translation_([^_]+)_to_([^_]+)")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
     return_name = "translation"
 
     def __init__(self, model: Any, *args: Any, task: str = "translation", **options: Any):
-        if languages := TRANSLATION.fullmatch(task):
+        if languages := TRANSLATION_TASK.fullmatch(task):
             options = {"src_lang": languages[1], "tgt_lang": languages[2], **options}
         super().__init__(model, *args, task=task, **options)
 
@@ -141,7 +141,7 @@ def register_v4_tasks() -> None:
 
 def check_task(task: str) -> tuple[str, dict[str, Any], Any]:
     """`PIPELINE_REGISTRY.check_task` that also accepts `"translation_en_to_de"`."""
-    if TRANSLATION.fullmatch(task):
+    if TRANSLATION_TASK.fullmatch(task):
         return "translation", PIPELINE_REGISTRY.supported_tasks["translation"], None
     return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)
 

@@ -7,6 +7,14 @@ Requires the extra `train`.
 
 from .recipe_file import RecipeArguments, read_recipe, training_arguments
 from .recipe_plan import RecipePlan
-from .recipes import RecipeRun, run_recipe, table
+from .recipes import RecipeRun, run_recipe, stages_table
 
-__all__ = ["RecipeArguments", "RecipePlan", "RecipeRun", "read_recipe", "run_recipe", "table", "training_arguments"]
+__all__ = [
+    "RecipeArguments",
+    "RecipePlan",
+    "RecipeRun",
+    "read_recipe",
+    "run_recipe",
+    "stages_table",
+    "training_arguments",
+]

@@ -31,9 +31,10 @@ from .device_choices import Values, choose_by_device
 
 logger = logging.getLogger(__name__)
 
-TRAIN, BACK_TRANSLATE, DISTILL = KINDS = ("train", "back_translate", "distill")
+TRAIN, BACK_TRANSLATE, DISTILL = STAGE_KINDS = ("train", "back_translate", "distill")
 CONDITIONS = ("monolingual_target", "student")
-TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # the kind of stage that uses each text
+# The kind of stage that uses each text.
+MONOLINGUAL_TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}
 DATA, RESULT = "data", "result"  # stages of every recipe, before and after its own
 # An argument of a call also replaces another one of the recipe.
 ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer", "eval_strategy": "early_stopping_patience"}
@@ -63,7 +64,7 @@ class RecipeArguments:
     student: bool = False
 
     def __post_init__(self) -> None:
-        for name in (*TEXTS, "dictionary"):
+        for name in (*MONOLINGUAL_TEXTS, "dictionary"):
             path = getattr(self, name)
             if path is not None:
                 check_readable(name, path, repeatedly=True)
@@ -112,7 +113,7 @@ class StageArguments:
     def __post_init__(self) -> None:
         if self.name in ("", "..", DATA, RESULT) or Path(self.name).name != self.name:
             raise ValueError(f"name must be that of a new folder, got {self.name!r}.")
-        check_choice(KINDS, kind=self.kind)
+        check_choice(STAGE_KINDS, kind=self.kind)
         check_choice((None, *CONDITIONS), when=self.when)
         check_type("synthetic", self.synthetic, list | tuple, "a list of stages")
         check_type("reverse", self.reverse, bool, "true or false")
@@ -322,7 +323,7 @@ def check_texts(stages: Sequence[StageArguments], arguments: RecipeArguments) ->
     kinds = {stage.kind: stage.name for stage in stages}
     if BACK_TRANSLATE in kinds and arguments.monolingual_target is None:
         raise ValueError(f"monolingual_target must be given for the stage {kinds[BACK_TRANSLATE]}, got None.")
-    for name, kind in TEXTS.items():
+    for name, kind in MONOLINGUAL_TEXTS.items():
         if kind not in kinds and getattr(arguments, name) is not None:
             raise ValueError(f"{name} must be unset without a stage of kind {kind}, got {getattr(arguments, name)!r}.")
     if arguments.student and all(stage.when != "student" for stage in stages):

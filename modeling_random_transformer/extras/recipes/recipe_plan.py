@@ -42,7 +42,7 @@ from .recipe_file import (
     BACK_TRANSLATE,
     CONDITIONS,
     DISTILL,
-    TEXTS,
+    MONOLINGUAL_TEXTS,
     TRAIN,
     RecipeArguments,
     StageArguments,
@@ -61,7 +61,7 @@ SET_BY_RECIPE = {
     *FILE_ARGUMENTS,
     *LANGUAGE_ARGUMENTS,
     *CONDITIONS,
-    *TEXTS,
+    *MONOLINGUAL_TEXTS,
     "dictionary",
     "dataset_name",
     "output_dir",
@@ -94,7 +94,7 @@ class RecipePlan:
         self.values = recipe_values(values, arguments, classes)
         self.arguments = from_values(RecipeArguments, self.values | arguments)
         self.stages = stages_to_run(stages, self.arguments)
-        self.options = {stage.name: parse_options(stage) for stage in self.stages}
+        self.options = {stage.name: options_of_stage(stage) for stage in self.stages}
         self.data, self.model, self.args = self.arguments_with({})
         self.folder = Path(self.args.output_dir)
         self.check_sizes()
@@ -148,7 +148,7 @@ class RecipePlan:
 
     def texts_of(self, stage: StageArguments) -> dict[str, str]:
         """The monolingual text that a stage translates, by argument."""
-        names = [name for name, kind in TEXTS.items() if kind == stage.kind]
+        names = [name for name, kind in MONOLINGUAL_TEXTS.items() if kind == stage.kind]
         return drop_none(**{name: getattr(self.arguments, name) for name in names})
 
     @cached_property
@@ -227,7 +227,7 @@ class RecipePlan:
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
 
 
-def parse_options(stage: StageArguments) -> Values:
+def options_of_stage(stage: StageArguments) -> Values:
     """The values of the options of a stage.
 
     Raises:

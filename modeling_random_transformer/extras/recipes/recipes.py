@@ -62,9 +62,9 @@ from .recipe_plan import RecipePlan
 logger = logging.getLogger(__name__)
 
 RECIPE_LOCK = ".recipe.lock"
-ADVICE = "use another output_dir"
+RECORD_ADVICE = "use another output_dir"
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
-PAIRS = ("data.*source", "data.*target")
+PAIR_FILES = ("data.*source", "data.*target")
 SAVED = (SAVED_WEIGHTS, CONFIG_NAME, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG_NAME}")
 FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # patterns of the result's files in a stage's folder
 
@@ -108,7 +108,7 @@ class RecipeRun:
         """Run the stages that are not finished, and save the result.
 
         Returns:
-            The facts of each stage, see `table`.
+            The facts of each stage, see `stages_table`.
 
         Raises:
             ValueError: an argument or a text is invalid, or the folder contains another run.
@@ -120,7 +120,7 @@ class RecipeRun:
         ):
             call_on_main_process(self.check_folder)
             inputs = self.plan.inputs_of_data()
-            files = files_in(self.plan.path(DATA), PAIRS)
+            files = files_in(self.plan.path(DATA), PAIR_FILES)
             call_on_main_process(self.check_monolingual_texts)
             self.run_recorded(
                 DATA, inputs, lambda: write_sets(self.plan.data, self.plan.path(DATA), self.plan.dictionary), files
@@ -167,7 +167,7 @@ class RecipeRun:
 
     def run_recorded(self, *arguments: Any, **options: Any) -> Facts:
         """Do the work of a stage in the record of the recipe; see `Job.run` for the other arguments."""
-        job = Job(self.folder / RECIPE_RECORD, ADVICE)
+        job = Job(self.folder / RECIPE_RECORD, RECORD_ADVICE)
         return job.run(*arguments, needs_files=self.needs_files, **options)
 
     def run_stage(self, stage: StageArguments) -> Facts:
@@ -192,7 +192,7 @@ class RecipeRun:
         inputs |= weight_arguments(args, data_args, model_args)
         for name, path in self.plan.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
-        files = files_in(self.plan.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
+        files = files_in(self.plan.path(stage.name), PAIR_FILES if stage.kind == BACK_TRANSLATE else SAVED)
         facts = self.run_recorded(stage.name, inputs, logged_work, files, everywhere=True)
         return {"name": stage.name, "kind": stage.kind, **facts}
 
@@ -277,7 +277,7 @@ class RecipeRun:
         counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SET_FILES, "dictionary") if name in facts)
         chosen = "" if self.plan.data.has("validation") else " The validation and test sets were taken from the corpus."
         skipped = "".join(f"- {report}\n" for report in facts["skipped"])
-        return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"
+        return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{stages_table(rows)}"
 
 
 def facts_of(result: RunResult) -> Facts:
@@ -294,7 +294,7 @@ def facts_of(result: RunResult) -> Facts:
     }
 
 
-def table(rows: Sequence[Facts]) -> str:
+def stages_table(rows: Sequence[Facts]) -> str:
     """The stages as a Markdown table; a stage has no steps, minutes and scores if it does not train."""
     lines: list[tuple[str, ...]] = []
     for row in rows:

@@ -15,10 +15,10 @@ from transformers.convert_slow_tokenizer import generate_merges
 from ...base.errors import reraise_as_value_error
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
 
-SPACE = "▁"  # U+2581, which stands for a space in pieces
-NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
-UNLIMITED = 2**31 - 1  # number of spaces
-SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
+SPACE_SYMBOL = "▁"  # U+2581, which stands for a space in pieces
+NORMALIZATION_RULES = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+ALL_SPACES = 2**31 - 1  # number of spaces
+TEMPORARY_MARK = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
 
 # Types of pieces and models in sentencepiece_model.proto.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -99,8 +99,8 @@ def unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any]
     normalizer = model.normalizer_spec
     if trainer.model_type not in (UNIGRAM, BPE):
         yield "model_type", "unigram or bpe", trainer.ModelType.Name(trainer.model_type).lower()
-    if normalizer.precompiled_charsmap and normalizer.name not in NORMALIZATIONS:
-        yield "normalization_rule_name", f"one of {', '.join(NORMALIZATIONS)}", normalizer.name
+    if normalizer.precompiled_charsmap and normalizer.name not in NORMALIZATION_RULES:
+        yield "normalization_rule_name", f"one of {', '.join(NORMALIZATION_RULES)}", normalizer.name
     if model.denormalizer_spec.precompiled_charsmap:
         yield "denormalizer_spec", "empty", "rules"
     if not normalizer.escape_whitespaces:
@@ -110,7 +110,7 @@ def unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any]
     for text in texts_of_types(model.pieces, UNUSED):
         yield "unused pieces", "none", text
     for text in texts_of_types(model.pieces, USER_DEFINED):
-        if backend.normalizer.normalize_str(text).lstrip(SPACE) != text:
+        if backend.normalizer.normalize_str(text).lstrip(SPACE_SYMBOL) != text:
             yield "user_defined_symbols", "unchanged by the normalization", text
 
 
@@ -157,19 +157,19 @@ def normalizer_of(spec: Any) -> normalizers.Normalizer:
         # prefix, such as the mark of an M or the line feed after a carriage return, so that characters are separated.
         steps += [
             normalizers.NFC(),
-            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])"), SEPARATOR),
+            normalizers.Replace(Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])"), TEMPORARY_MARK),
             normalizers.Precompiled(spec.precompiled_charsmap),
-            normalizers.Replace(SEPARATOR, ""),
+            normalizers.Replace(TEMPORARY_MARK, ""),
             normalizers.NFC(),  # half-width letters and their marks, which the separator has kept apart
         ]
     if spec.remove_extra_whitespaces:
         steps += [
             normalizers.Replace(Regex(" +"), " "),
-            normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), ""),
+            normalizers.Replace(Regex(rf"\A |[ {SPACE_SYMBOL}]+\z"), ""),
         ]
-    steps.append(normalizers.Replace(" ", SPACE))
+    steps.append(normalizers.Replace(" ", SPACE_SYMBOL))
     if spec.add_dummy_prefix:
-        steps.append(normalizers.Prepend(SPACE))
+        steps.append(normalizers.Prepend(SPACE_SYMBOL))
     return normalizers.Sequence(steps)
 
 
@@ -186,18 +186,18 @@ def pre_tokenizer_of(pieces: list[Any], is_bpe: bool) -> pre_tokenizers.PreToken
         first = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
         steps.append(pre_tokenizers.Split(Regex(first), "isolated"))
     texts = texts_of_types(pieces, NORMAL, USER_DEFINED)
-    if SPACE in texts and not any(SPACE in text[1:] for text in texts):
-        steps.append(pre_tokenizers.Split(SPACE, "merged_with_next"))
+    if SPACE_SYMBOL in texts and not any(SPACE_SYMBOL in text[1:] for text in texts):
+        steps.append(pre_tokenizers.Split(SPACE_SYMBOL, "merged_with_next"))
     return pre_tokenizers.Sequence(steps) if steps else None
 
 
 def decoder_of(spec: Any) -> decoders.Decoder:
     steps: list[decoders.Decoder] = [
-        decoders.Replace(SPACE, " "),
+        decoders.Replace(SPACE_SYMBOL, " "),
         decoders.ByteFallback(),
         decoders.Fuse(),
     ]
-    removed_spaces = UNLIMITED if spec.remove_extra_whitespaces else int(spec.add_dummy_prefix)
+    removed_spaces = ALL_SPACES if spec.remove_extra_whitespaces else int(spec.add_dummy_prefix)
     if removed_spaces:
         steps.append(decoders.Strip(" ", removed_spaces, 0))
     return decoders.Sequence(steps)

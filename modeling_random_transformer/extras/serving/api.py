@@ -30,7 +30,7 @@ from ...inputs_random_transformer import TextError, check_positive
 from ...tokenization_random_transformer import is_iterable_of_texts
 from ..language_names import language_name
 from .batches import Batcher, QueueFullError
-from .directions import AUTO, Direction
+from .directions import AUTO_LANGUAGE, Direction
 from .metrics import CountRequests, Metrics
 from .requests import BODY_SECONDS, TranslateRequest, read_fields
 
@@ -153,7 +153,7 @@ class Api:
         )
         self.metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
         answer = rated(translations) if translate_request.confidence else {"translatedText": translations}
-        if canonical_code(translate_request.source) == AUTO:
+        if canonical_code(translate_request.source) == AUTO_LANGUAGE:
             answer["detectedLanguage"] = [{"language": direction.source, "confidence": 100.0}] * len(texts)
         if isinstance(translate_request.q, str):
             return JSONResponse({name: values[0] for name, values in answer.items()})
@@ -212,7 +212,7 @@ def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str]
     detected = {}
     for (_, target), direction in by_codes.items():
         if sources[target] == 1:
-            detected[AUTO, target] = direction
+            detected[AUTO_LANGUAGE, target] = direction
     return by_codes | detected
 
 

@@ -18,7 +18,7 @@ from ..documents.html_translation import translate_html
 
 # Codes of a model that does not know its languages.
 UNKNOWN_PAIR = ("source", "target")
-AUTO = "auto"  # value of `source` with which the language is detected
+AUTO_LANGUAGE = "auto"  # value of `source` with which the language is detected
 MODEL_ARGUMENT = re.compile(rf"({LANGUAGE_CODE.pattern}):({LANGUAGE_CODE.pattern})=(.+)", re.DOTALL)
 
 
@@ -106,7 +106,7 @@ def load_directions(
         pairs = [(source, target)] if source and target else language_pairs(tokenizer)
         for src_lang, tgt_lang in pairs:
             codes = canonical_code(src_lang), canonical_code(tgt_lang)
-            if codes[0] == codes[1] or AUTO in codes:
+            if codes[0] == codes[1] or AUTO_LANGUAGE in codes:
                 raise ValueError(f"--model must have two languages for a direction, got {src_lang}:{tgt_lang}.")
             if codes in directions:
                 raise ValueError(f"--model must have one model per direction, got two for {src_lang}:{tgt_lang}.")

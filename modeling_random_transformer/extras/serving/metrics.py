@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 ACCESS_LOGGER = logging.getLogger(f"{__package__}.access")
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
-TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
@@ -22,7 +22,7 @@ class Metrics:
         self.characters = Counter(
             "translated_characters", "Characters of translated texts", ("source", "target"), **common
         )
-        self.batches = Histogram("batch_texts", "Texts of a batch", buckets=TEXTS, **common)
+        self.batches = Histogram("batch_texts", "Texts of a batch", buckets=BATCH_SIZES, **common)
         self.waiting = Gauge("waiting_texts", "Texts that are in no batch yet", **common)
 
 

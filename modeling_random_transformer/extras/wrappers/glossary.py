@@ -26,7 +26,7 @@ from ..characters import is_mark, is_wide
 from ..pairs.placement import unit_spans
 
 ROUNDS = 3  # each adds at least one term to a translation, or is its last
-CONTINUED = 4  # beginnings per translation and round
+CONTINUED_BEGINNINGS = 4  # beginnings per translation and round
 LISTED = 8  # candidates of beam search, of which one may have a term
 
 
@@ -297,6 +297,6 @@ class GlossaryTranslator:
                 ranked[draft].append((fmean(token_scores), head))
         promising = []
         for draft, scored in ranked.items():
-            for _, head in sorted(scored, reverse=True)[:CONTINUED]:
+            for _, head in sorted(scored, reverse=True)[:CONTINUED_BEGINNINGS]:
                 promising.append((draft, head))
         return promising

@@ -27,9 +27,9 @@ NUMBERS = "without a number of the source"
 PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT, NUMBERS)
 
 RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
-SEPARATOR = r"[.,:/'\u2019\u066b\u066c]"  # between digits, also in Switzerland and in Arabic
+DIGIT_SEPARATOR = r"[.,:/'\u2019\u066b\u066c]"  # between digits, also in Switzerland and in Arabic
 SPACED_GROUPS = r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)"
-NUMBER = re.compile(rf"{SPACED_GROUPS}(?:{SEPARATOR}\d+)*|\d(?:{SEPARATOR}?\d)+")
+NUMBER = re.compile(rf"{SPACED_GROUPS}(?:{DIGIT_SEPARATOR}\d+)*|\d(?:{DIGIT_SEPARATOR}?\d)+")
 # A number of at least two digits without letters, for which other languages have no word as often as for one digit
 COPIED_NUMBER = re.compile(rf"(?<![^\W_])(?:{NUMBER.pattern})(?![^\W_])")
 DIGITS = re.compile(r"\d+")

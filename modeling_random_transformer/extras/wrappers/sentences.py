@@ -35,7 +35,7 @@ MAX_SENTENCE_TOKENS = 128
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
 CLAUSE_END, WORD_END, ANY_PLACE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
 # White space beyond ASCII, for which sentencex 1.0.32 raises an error behind a capital letter
-SPACE = re.compile(r"[^\S\x00-\x7f]")
+NON_ASCII_SPACE = re.compile(r"[^\S\x00-\x7f]")
 MAX_ADDED_TOKENS = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
 # The markers of list items, headings and quotes at the beginning of a line
 MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
@@ -133,7 +133,7 @@ class SentenceSplitter:
         """The sentences of a line, none of which ends within a placeholder, such as a URL."""
         inside = {index for match in PLACEHOLDER.finditer(line) for index in range(match.start() + 1, match.end())}
         start = end = 0
-        for sentence in self.segment(self.language, SPACE.sub(" ", line)):
+        for sentence in self.segment(self.language, NON_ASCII_SPACE.sub(" ", line)):
             end += len(sentence)
             if end not in inside:
                 yield line[start:end]

@@ -37,7 +37,7 @@ CASES: dict[str, Callable[[str], str]] = {
     "lower": str.lower,
 }
 SOURCE_CHANGES = ("lower", "typos")  # the other changes are made on both sides
-NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # the number 1 is excluded, since its noun is in the singular
+CHANGEABLE_NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # the number 1 is excluded, since its noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
 EXAMPLE_PLACEHOLDERS = (
     "{name}",
@@ -116,8 +116,8 @@ class Augmentation:
 
     def _copying(self, name: str, source: str, target: str, random: Random) -> Callable[[str], str]:
         """A function that replaces a number of both sides, or inserts a copied word if they share no number."""
-        numbers = {*NUMBER.findall(source)}
-        number = min(numbers.intersection(NUMBER.findall(target)), default="")
+        numbers = {*CHANGEABLE_NUMBER.findall(source)}
+        number = min(numbers.intersection(CHANGEABLE_NUMBER.findall(target)), default="")
         length = len(number) or random.integers(1, 7)
         if name == "numbers":
             copy = "".join(random.choice([*digits], length))

@@ -12,7 +12,7 @@ from ..training_arguments import TranslationTrainingArguments
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.775, 2.0315)  # the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
-ITERATIONS = 5
+NEWTON_SCHULZ_ITERATIONS = 5
 ADAM_RMS = 0.2  # the root mean square of Adam's updates, so that one learning rate serves both optimizers
 
 
@@ -95,7 +95,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     a, b, c = COEFFICIENTS
     norms = matrices.norm(dim=(1, 2), keepdim=True)
     x = matrices / norms.clamp(min=1e-7)
-    for _ in range(ITERATIONS):
+    for _ in range(NEWTON_SCHULZ_ITERATIONS):
         square = x @ x.mT
         factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, factor, x, beta=a)

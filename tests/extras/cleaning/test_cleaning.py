@@ -18,7 +18,7 @@ from modeling_random_transformer.data import InvalidLine, ParallelLine, Parallel
 from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR, NOT_UTF8
 from modeling_random_transformer.data.words import words_digest
 from modeling_random_transformer.extras.cleaning import CleaningReport, clean_files, clean_pairs, cleaning, filters
-from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE
+from modeling_random_transformer.extras.cleaning.filters import COPY_REASON, DUPLICATE
 from modeling_random_transformer.extras.cleaning.splitting import SHARES_HELD_OUT_TEXT
 from tests.helpers.command_line import exit_status
 from tests.helpers.corpora import read_pairs
@@ -37,7 +37,7 @@ REJECTED = [
     (EMPTY_SIDE, "3", "", "leer"),
     (DUPLICATE, "4", "two cats", "zwei Katzen"),
     (NOT_A_PAIR, "5", "no tab", ""),
-    (COPY, "6", "Three birds.", "three birds"),
+    (COPY_REASON, "6", "Three birds.", "three birds"),
     (NOT_UTF8, "7", "caf\ufffd", "Caf\ufffd"),
 ]
 
@@ -67,8 +67,8 @@ def test_report(table, tmp_path):
     saved = json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))
     assert (saved["lines"], saved["kept"], saved["options"]["max_length_ratio"]) == (8, 3, 9.0)
     assert (report.lines, report.valid) == (8, 3)
-    assert report.counts == saved["counts"] == {EMPTY_SIDE: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
-    assert report.examples[COPY] == [{"line": 6, "source": "Three birds.", "target": "three birds"}]
+    assert report.counts == saved["counts"] == {EMPTY_SIDE: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY_REASON: 1, NOT_UTF8: 1}
+    assert report.examples[COPY_REASON] == [{"line": 6, "source": "Three birds.", "target": "three birds"}]
     assert report.examples[NOT_UTF8] == [{"line": 7, "source": "caf\ufffd", "target": "Caf\ufffd"}]
     assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}
     assert str(report).startswith(f"{table}: kept 3 of 8 pairs (37.50%)\n")

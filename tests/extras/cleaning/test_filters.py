@@ -6,11 +6,11 @@ import pytest
 
 from modeling_random_transformer.data.lengths import TOO_LONG, UNEQUAL
 from modeling_random_transformer.extras.cleaning import CleaningOptions, clean_pairs, filters
-from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT
+from modeling_random_transformer.extras.cleaning.filters import COPY_REASON, DUPLICATE, LANGUAGE, SCRIPT_REASON
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
 RUSSIAN = "Собака плавает в воде."
-SOURCE, TARGET = (SCRIPT.format(side=side) for side in ("source", "target"))
+SOURCE, TARGET = (SCRIPT_REASON.format(side=side) for side in ("source", "target"))
 
 
 def reasons(pairs, **options):
@@ -25,14 +25,14 @@ def reasons(pairs, **options):
 @pytest.mark.parametrize(
     ("source", "target", "near", "exact"),
     [
-        ("A dog.", "A dog.", COPY, COPY),
-        ("A dog.", "a DOG !", COPY, None),
-        ("«Straße»", "strasse", COPY, None),
+        ("A dog.", "A dog.", COPY_REASON, COPY_REASON),
+        ("A dog.", "a DOG !", COPY_REASON, None),
+        ("«Straße»", "strasse", COPY_REASON, None),
         ("A dog.", "A dog runs.", None, None),
         ("मेरा नाम राम है", "मेरो नाम राम हो", None, None),
-        ("मेरा नाम राम है", "मेरा नाम राम है।", COPY, None),
-        ("Il a peche\u0301.", "il a pech\u00e9", COPY, None),
-        ("I ❤\ufe0f you", "I ❤ you", COPY, None),
+        ("मेरा नाम राम है", "मेरा नाम राम है।", COPY_REASON, None),
+        ("Il a peche\u0301.", "il a pech\u00e9", COPY_REASON, None),
+        ("I ❤\ufe0f you", "I ❤ you", COPY_REASON, None),
         ("1985!", "1985!", None, None),
     ],
 )

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from modeling_random_transformer.extras.conversion.options import (
-    KINDS,
+    OPTION_KINDS,
     Kind,
+    choice_kind,
     equal,
     flatten,
-    one_of,
     read_format,
     read_options,
 )
@@ -43,14 +43,14 @@ def table(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "accepted", "rejected"),
     [
-        (KINDS["size"], [1, 512], [0, -1, 1.0, True, "1"]),
-        (KINDS["length"], [1, 2**20], [0, 2**20 + 1]),
-        (KINDS["flag"], [True, False], [0, 1, "true", None]),
-        (KINDS["rate"], [0, 0.0, 0.5], [-0.1, 1.5, "0.1", float("nan")]),
-        (KINDS["off"], [False, 0, "", []], [True, 1, "on"]),
-        (KINDS["text"], ["", "relu"], [1, b"relu"]),
+        (OPTION_KINDS["size"], [1, 512], [0, -1, 1.0, True, "1"]),
+        (OPTION_KINDS["length"], [1, 2**20], [0, 2**20 + 1]),
+        (OPTION_KINDS["flag"], [True, False], [0, 1, "true", None]),
+        (OPTION_KINDS["rate"], [0, 0.0, 0.5], [-0.1, 1.5, "0.1", float("nan")]),
+        (OPTION_KINDS["off"], [False, 0, "", []], [True, 1, "on"]),
+        (OPTION_KINDS["text"], ["", "relu"], [1, b"relu"]),
         (equal(3), [3], [2, "3"]),
-        (one_of({"relu": "relu", "swish": "silu"}), ["relu", "swish"], ["silu", 1, ["relu"]]),
+        (choice_kind({"relu": "relu", "swish": "silu"}), ["relu", "swish"], ["silu", 1, ["relu"]]),
     ],
 )
 def test_values_of_a_kind(kind, accepted, rejected):
@@ -63,8 +63,8 @@ def test_values_are_converted_and_defaults_are_filled_in(table):
     expected = {"adaptive": None, "heads": 4, "layers": 3, "dropout": 0.1, "activation": None, "parity": 2}
     assert read_options(stored, table) == {**expected, "unrelated": "kept"}
     assert read_options({**stored, "activation": "swish"}, table)["activation"] == "silu"
-    assert KINDS["pre_norm"].convert(True) == "pre"
-    assert KINDS["negated"].convert(True) is False
+    assert OPTION_KINDS["pre_norm"].convert(True) == "pre"
+    assert OPTION_KINDS["negated"].convert(True) is False
 
 
 def test_a_format_has_the_tables_of_its_file(table):

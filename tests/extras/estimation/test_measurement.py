@@ -17,7 +17,7 @@ def test_units_of_the_estimate():
 
 
 def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, capsys):
-    monkeypatch.setattr(measurement, "STEPS", 2)
+    monkeypatch.setattr(measurement, "MEASURED_STEPS", 2)
     transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
     assert cli.main(["train", *flags(corpus, max_steps=5000, vocab_size=3000), "--dry_run"]) == 0
     output, progress = capsys.readouterr()
@@ -30,7 +30,7 @@ def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, 
 
 @pytest.mark.parametrize("options", [{}, {"train_weights": 3}], ids=str)
 def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, corpus, monkeypatch):
-    monkeypatch.setattr(measurement, "STEPS", 2)
+    monkeypatch.setattr(measurement, "MEASURED_STEPS", 2)
     command_flags = flags(corpus, vocab_size=3000, gradient_accumulation_steps=3, **options)
     result = measurement.dry_run(*parse_command(command_flags)[:3])
     assert result.parameters > 3000 * 16
@@ -39,7 +39,7 @@ def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options,
 
 
 def test_invalid_arguments_and_lines(corpus, monkeypatch, capsys):
-    monkeypatch.setattr(measurement, "STEPS", 1)
+    monkeypatch.setattr(measurement, "MEASURED_STEPS", 1)
     (corpus / "train.a").write_text("\n" + "ab\n" * 119)
     for options in ({"max_steps": -1}, {}):
         assert cli.main(["train", *flags(corpus, **options), "--dry_run"]) == 2
@@ -57,7 +57,7 @@ def test_reason_of_invalid_lines_is_that_of_a_run(tmp_path, capsys):
 
 
 def test_reasons_of_skipped_lines_are_those_of_a_run(corpus, monkeypatch, caplog):
-    monkeypatch.setattr(measurement, "STEPS", 1)
+    monkeypatch.setattr(measurement, "MEASURED_STEPS", 1)
     rows = ["one column", "four\tcolumns\tin\ta row", "\tno source", *("a source\ta target" for _ in range(117))]
     (corpus / "pairs.tsv").write_bytes("\n".join(rows).encode() + b"\n\xff\tnot UTF-8\n")
     changes = {"source_file": None, "target_file": None, "train_file": str(corpus / "pairs.tsv"), "max_steps": 1}

@@ -8,7 +8,7 @@ import pytest
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export import export_model, load_engine
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
-from modeling_random_transformer.extras.sentencepiece.conversion import SPACE
+from modeling_random_transformer.extras.sentencepiece.conversion import SPACE_SYMBOL
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import EOS
 from tests.helpers.translation import SENTENCES, multilingual_translator
@@ -37,7 +37,9 @@ def test_package_translates_as_the_model_does(tmp_path):
     suppress_hidden(model, tokenizer)
     for num_beams in BEAMS:
         expected = own_translations(model, tokenizer, num_beams, ASCII)
-        assert translate(ASCII, num_beams, LIMIT) == [text.replace(SPACE, " ").removeprefix(" ") for text in expected]
+        assert translate(ASCII, num_beams, LIMIT) == [
+            text.replace(SPACE_SYMBOL, " ").removeprefix(" ") for text in expected
+        ]
 
 
 def test_languages_of_the_tokenizer(tmp_path):

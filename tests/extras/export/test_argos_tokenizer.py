@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from modeling_random_transformer.extras.sentencepiece import from_sentencepiece
-from modeling_random_transformer.extras.sentencepiece.conversion import SPACE
+from modeling_random_transformer.extras.sentencepiece.conversion import SPACE_SYMBOL
 from modeling_random_transformer.tokenization_random_transformer import (
     HYPHENS_AND_LIGATURES,
     REPLACEMENTS,
@@ -50,7 +50,7 @@ INVISIBLE = [
 @pytest.mark.parametrize("text", INVISIBLE)
 def test_normalization(text, tokenizer):
     content, _ = sentencepiece_model(tokenizer)
-    assert SentencePieceProcessor(model_proto=content).normalize(text).replace(SPACE, " ") == normalize(text)
+    assert SentencePieceProcessor(model_proto=content).normalize(text).replace(SPACE_SYMBOL, " ") == normalize(text)
 
 
 def test_normalization_of_earlier_versions(tokenizer):

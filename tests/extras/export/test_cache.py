@@ -103,11 +103,11 @@ def raise_no_locks(*_, **__):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
-@pytest.mark.parametrize("file", cache.CODE, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", cache.EXPORTER_FILES, ids=lambda file: file.name)
 def test_code_is_part_of_the_digest(file, cached, monkeypatch, tmp_path_factory):
     model, tokenizer, path = cached
     changed = tmp_path_factory.mktemp("changed") / "code.py"
     changed.write_bytes(file.read_bytes() + b"# changed")
-    monkeypatch.setattr(cache, "CODE", [changed if name == file else name for name in cache.CODE])
+    monkeypatch.setattr(cache, "EXPORTER_FILES", [changed if name == file else name for name in cache.EXPORTER_FILES])
     attach_engine(model, tokenizer, path.parent, dtype="float32")
     assert len([*path.parent.glob("c*")]) == 2

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export import export_model, load_engine
-from modeling_random_transformer.extras.export.search import UNSUPPORTED as SEARCH_OPTIONS
+from modeling_random_transformer.extras.export.search import UNSUPPORTED_OPTIONS as SEARCH_OPTIONS
 from modeling_random_transformer.extras.export.web import page_settings
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from tests.helpers.engines import BEAMS, CONFIGS, LIMIT, TEXTS, check_translations, exportable, needs, own_translations
@@ -203,7 +203,7 @@ def test_patience_is_exported(tmp_path):
     assert own_translations(model, tokenizer, 4) != before
 
 
-UNSUPPORTED = {
+UNSUPPORTED_OPTIONS = {
     "activation_function": ({"activation_function": "mish"}, "activation_function must be one of .* got 'mish'"),
     "eos_token_id": ({"eos_token_id": [2, 3]}, r"eos_token_id must be one token id .* got \[2, 3\]"),
     "no eos_token_id": ({"eos_token_id": None}, "eos_token_id must be one token id .* got None"),
@@ -211,9 +211,9 @@ UNSUPPORTED = {
 }
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("name", UNSUPPORTED_OPTIONS)
 def test_unsupported_option_is_named(name, tmp_path):
-    overrides, message = UNSUPPORTED[name]
+    overrides, message = UNSUPPORTED_OPTIONS[name]
     _, tokenizer = exportable()
     model = tiny_model(**{"vocab_size": len(tokenizer), **overrides})
     with pytest.raises(ValueError, match=message):

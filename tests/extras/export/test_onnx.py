@@ -32,14 +32,14 @@ def test_translations_equal_model(exported):
 
 
 def test_edited_code_is_found_by_the_comparison(exported, monkeypatch):
-    from modeling_random_transformer.extras.export.onnx import check_logits
+    from modeling_random_transformer.extras.export.onnx import check_graph_logits
 
     model, _, _, folder = exported
-    check_logits(model, folder)
+    check_graph_logits(model, folder)
     original = RandomTransformerDecoderLayer.feed_forward
     monkeypatch.setattr(RandomTransformerDecoderLayer, "feed_forward", lambda *args: -original(*args))
     with pytest.raises(ValueError, match=r"must compute what ONNX Runtime computes, .* its logits differ by"):
-        check_logits(model, folder)
+        check_graph_logits(model, folder)
 
 
 def test_int8_logits_have_a_bounded_error(exported, tmp_path, monkeypatch):

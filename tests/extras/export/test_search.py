@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.extras.export.search import (
-    UNSUPPORTED,
+    UNSUPPORTED_OPTIONS,
     engine_search,
     min_new_tokens,
     read_search,
@@ -70,11 +70,11 @@ def test_options_that_engines_would_ignore(options, message):
         engine_search(GenerationConfig(**({"decoder_start_token_id": 1} | options)), CONFIG, "an engine")
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("name", UNSUPPORTED_OPTIONS)
 def test_values_without_an_effect_are_those_of_no_option(name):
     start = {"decoder_start_token_id": 1}
     expected = engine_search(GenerationConfig(**start), CONFIG, "an engine")
-    for value in (None, UNSUPPORTED[name]):
+    for value in (None, UNSUPPORTED_OPTIONS[name]):
         options = GenerationConfig(**start)
         setattr(options, name, value)
         assert engine_search(options, CONFIG, "an engine") == expected

@@ -24,7 +24,7 @@ def test_shortlist_of_word_pairs():
 
 def test_first_iterations_equal_those_by_hand(monkeypatch):
     """Two sentences, a b → x y and a → x: after one iteration p(x | a) = (1/3 + 1/2) / (1/3 + 1/3 + 1/2)."""
-    monkeypatch.setattr("modeling_random_transformer.extras.export.shortlist.ITERATIONS", 1)
+    monkeypatch.setattr("modeling_random_transformer.extras.export.shortlist.EM_ITERATIONS", 1)
     sources, targets = [np.array([0, 1]), np.array([0])], [np.array([5, 6]), np.array([5])]
     probabilities = {(int(s), int(t)): p for s, t, p in zip(*translation_probabilities(sources, targets), strict=True)}
     assert probabilities[0, 5] == pytest.approx((1 / 3 + 1 / 2) / (1 / 3 + 1 / 3 + 1 / 2))

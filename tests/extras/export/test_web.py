@@ -125,7 +125,7 @@ def test_packages_are_extracted_from_the_cache_or_packed_by_npm(tmp_path, monkey
     monkeypatch.setenv("PATH", "")
     package = fake_package(tmp_path)
     web.download([package], tmp_path)
-    web.extract(package, tmp_path, tmp_path)
+    web.extract_package(package, tmp_path, tmp_path)
     assert (tmp_path / "module.js").read_bytes() == b"code"
     (tmp_path / package.archive).rename(tmp_path / "downloaded")
     copy = f'echo "$@" > {tmp_path}/arguments; /bin/cp {tmp_path}/downloaded "$5/{package.archive}"'
@@ -145,7 +145,7 @@ def test_errors_of_packages(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=f"{message} .*: npm error code E404"):
         web.download([package], tmp_path / "empty")
     fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; exec /bin/sleep 9")
-    monkeypatch.setattr(web, "TIMEOUT", 0.5)
+    monkeypatch.setattr(web, "NPM_TIMEOUT", 0.5)
     with pytest.raises(ValueError, match=f"{message} .* timed out after 0.5 seconds"):
         web.download([package], tmp_path / "empty")
     (tmp_path / package.archive).write_bytes(b"changed")
@@ -161,7 +161,7 @@ def packages():
     """The folder of the JavaScript packages, which are downloaded once per machine."""
     require_chromium()
     try:
-        web.download(web.PACKAGES, web.default_cache())
+        web.download(web.NODE_PACKAGES, web.default_cache())
     except ValueError as error:
         pytest.skip(str(error))
     return web.default_cache()

@@ -4,7 +4,7 @@ import unicodedata
 
 from benchmarks.robustness import share_of_copies
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.extras.inspection.robustness import INVISIBLE, disturbances
+from modeling_random_transformer.extras.inspection.robustness import INVISIBLE_CHARACTERS, disturbances
 
 PAIRS = [("A café.", "Ein Café."), ("Two cats sleep.", "Zwei Katzen schlafen.")]
 
@@ -15,7 +15,7 @@ def test_disturbances_change_sources_and_references_that_follow_them():
     assert disturbed["capitals"][0] == ("A CAFÉ.", "EIN CAFÉ.")
     assert disturbed["lower case"][1] == ("two cats sleep.", PAIRS[1][1])
     assert disturbed["NFD"][0] == (unicodedata.normalize("NFD", PAIRS[0][0]), PAIRS[0][1])
-    assert sum(character in INVISIBLE for character in disturbed["invisible characters"][1][0]) == 3
+    assert sum(character in INVISIBLE_CHARACTERS for character in disturbed["invisible characters"][1][0]) == 3
     for name in ("with a number", "with a placeholder"):
         references = [reference for _, reference in disturbed[name]]
         assert share_of_copies(name, disturbed[name], references) == 1

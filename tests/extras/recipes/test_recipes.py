@@ -443,7 +443,7 @@ def test_sizes_in_a_call_with_a_parent(options, sizes, folder, translator_folder
 
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder, monkeypatch, capsys):
-    monkeypatch.setattr(measurement, "STEPS", 1)
+    monkeypatch.setattr(measurement, "MEASURED_STEPS", 1)
     options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": num_beams, "length_penalty": "auto"}
     options |= {"bleu_tokenize": "char", "generation_max_length": 9}  # of sets that a dry run does not have
     assert run_command(folder, "dry", dry_run=True, **options) == 0

@@ -131,7 +131,7 @@ class TestTranslations:
 
     def test_the_most_probable_translation_with_the_term(self, model, tokenizer, monkeypatch):
         """The reference continues all beginnings that leave tokens to generate."""
-        monkeypatch.setattr(glossary_module, "CONTINUED", 99)
+        monkeypatch.setattr(glossary_module, "CONTINUED_BEGINNINGS", 99)
         text, glossary = TEXTS[0], Glossary(TERMS)
         [before] = translate([text], model, tokenizer, **SHORT)
         heads = [head for head in beginnings(before, "niño", "") if len(tokenizer(head)["input_ids"]) < 24]
