@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from operator import attrgetter
@@ -38,6 +39,18 @@ LAYERS = (
 )
 
 
+# Names that several modules define with one meaning: the interfaces of commands, exporters, formats of checkpoints and
+# documents, and names of any module.
+SHARED_NAMES = {
+    *("Arguments", "run"),
+    *("load", "save"),
+    *("EMBEDDINGS", "FORMAT", "SIDE_NAMES", "convert_weights", "find_files", "make_tokenizer"),
+    *("map_positions", "map_vocabulary", "read_config", "read_stored"),
+    *("is_untranslated",),
+    *("T", "__all__", "logger", "register_v4_tasks"),
+}
+
+
 def modules() -> Iterator[tuple[str, ...]]:
     """The names of all modules but `__init__.py` and `__main__.py`, as paths without suffix."""
     for path in PACKAGE.rglob("*.py"):
@@ -69,6 +82,22 @@ def test_subpackages_import_only_earlier_layers():
 
 def test_modules_have_no_import_cycles():
     TopologicalSorter({module: set(imports(module)) for module in modules()}).prepare()
+
+
+def defined_names(module: tuple[str, ...]) -> Iterator[str]:
+    """The constants, functions and classes that a module defines."""
+    tree = ast.parse(PACKAGE.joinpath(*module).with_suffix(".py").read_text())
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            yield statement.name
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+
+
+def test_a_name_has_one_meaning():
+    counts = Counter(name for module in modules() for name in {*defined_names(module)})
+    assert not {name for name, count in counts.items() if count > 1} - SHARED_NAMES
 
 
 def extras_imported_by(folder: Path) -> set[str]:

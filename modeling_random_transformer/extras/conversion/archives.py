@@ -28,12 +28,11 @@ from ..new_folder import check_free
 from .fairseq import FAIRSEQ_FILES, convert_fairseq
 from .files import is_hidden
 from .marian_npz import convert_marian_npz
-from .marian_npz_files import MARIAN_FILES, NOT_PACKED
-from .marian_npz_files import MARIAN_MODEL as MARIAN_MODEL
+from .marian_npz_files import MARIAN_FILES, MARIAN_MODEL, NOT_PACKED
 from .untrusted import check_expansion
 from .weights import ConversionReport
 
-MARIAN_MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
+ARCHIVED_MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
 # Suffix of a model → its conversion, and the names of the other files that the conversion reads.
 CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
@@ -121,7 +120,7 @@ def find_models(archive: Path, files: Files, name: str | None) -> list[PurePosix
     Raises:
         ValueError: there is no such model.
     """
-    models = sorted(path for path in files if MARIAN_MODEL.fullmatch(path.name))
+    models = sorted(path for path in files if ARCHIVED_MODEL.fullmatch(path.name))
     if not models:
         raise ValueError(
             f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, "

@@ -39,7 +39,7 @@ FORMAT = read_format(__file__, arch=ARCH)
 DICTIONARY = re.compile(r"dict\..+\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
 # Weights that fairseq 0.12 overwrites when it loads a checkpoint, by copies for PyTorch's fused encoder layer.
-COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+FUSED_COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 FAIRSEQ_FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
 LanguagePair = tuple[str, str]  # source and target language
@@ -170,7 +170,7 @@ def convert_weights(content: Options, options: Options, origin: StrPath, joined:
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
         mapper.ignore(buffers, "buffers of sinusoids, which are computed")
         mapper.ignore([f"{stack}.version"], "format version")
-    mapper.ignore(filter(COPIES.fullmatch, mapper.remaining), "overwritten by copies of the layer's weights")
+    mapper.ignore(filter(FUSED_COPIES.fullmatch, mapper.remaining), "overwritten by copies of the layer's weights")
     map_vocabulary(mapper, options, joined)
     map_positions(mapper, options)
     mapper.rename(FORMAT.names)

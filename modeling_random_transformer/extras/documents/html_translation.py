@@ -14,7 +14,7 @@ from ...tokenization_random_transformer import check_iterable_of_texts
 from ..pairs.alignments import Links
 from ..pairs.placement import Unit, align_units, linked_units
 from ..wrappers.sentences import SentenceSplitter, SplitText
-from .markup import Block, needs_alignment, parse, render
+from .markup import Block, Renderer, needs_alignment, parse
 
 
 def translate_html(
@@ -111,4 +111,4 @@ def render_block(block: Block, text: SplitText, translated: Sequence[tuple[str, 
             units += linked_units(original, translation, links, source, len(target))
             source += len(original)
             target += translation
-    return render(block, target, units)
+    return Renderer(block, target, units).render()

@@ -373,22 +373,16 @@ def descendants(element: Inline) -> Iterator[Inline]:
         yield from descendants(child)
 
 
-def render(block: Block, translation: str, units: Sequence[Unit]) -> str:
-    """The HTML of a translated block.
+class Renderer:
+    """Writes the HTML of a translated block word by word.
+
+    Between two words, the elements of the first word are closed, and the elements of the second word are opened.
+    Elements without words are also written there, outside of the elements that they are not part of.
 
     Args:
         block: the block.
         translation: the translation of its text.
         units: the words of the translation.
-    """
-    return Renderer(block, translation, units).render()
-
-
-class Renderer:
-    """Writes the HTML of a translated block word by word; see `render`.
-
-    Between two words, the elements of the first word are closed, and the elements of the second word are opened.
-    Elements without words are also written there, outside of the elements that they are not part of.
     """
 
     def __init__(self, block: Block, translation: str, units: Sequence[Unit]):

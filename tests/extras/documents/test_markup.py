@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from modeling_random_transformer.extras.documents.markup import DEEPEST, INLINE, Block, parse, render, tokens
+from modeling_random_transformer.extras.documents.markup import DEEPEST, INLINE, Block, Renderer, parse, tokens
 from modeling_random_transformer.extras.pairs.placement import Unit, linked_units
 
 
@@ -16,7 +16,7 @@ def identity(document: str) -> str:
     parts = []
     for part in parse(document):
         if isinstance(part, Block):
-            part = render(part, part.text, linked_units(part.text, part.text, None))
+            part = Renderer(part, part.text, linked_units(part.text, part.text, None)).render()
         parts.append(part)
     return "".join(parts)
 
@@ -75,7 +75,7 @@ def test_spaces_and_parts_of_words_stay(document):
 def test_an_element_behind_a_word_is_behind_its_translation():
     [block] = [part for part in parse("the red<img> car<wbr> is") if isinstance(part, Block)]
     units = linked_units(block.text, "el coche muy rojo es", [(0, 0), (2, 1), (1, 2), (1, 3), (3, 4)])
-    assert render(block, "el coche muy rojo es", units) == "el coche<wbr> muy rojo<img> es"
+    assert Renderer(block, "el coche muy rojo es", units).render() == "el coche<wbr> muy rojo<img> es"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -204,4 +204,4 @@ def test_each_line_of_preformatted_text_is_a_block(line_end):
 def test_a_moved_placeholder_keeps_its_space():
     [block] = [part for part in parse("see %s, now") if isinstance(part, Block)]
     units = [Unit(0, 5, (5, 8)), Unit(6, 8, (3, 4))]
-    assert render(block, "ahora ve", units) == "ahora %s ve"
+    assert Renderer(block, "ahora ve", units).render() == "ahora %s ve"
