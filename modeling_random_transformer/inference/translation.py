@@ -161,7 +161,7 @@ class TranslationOptions:
             raise ValueError(f"seed must be None without do_sample or mbr, got {self.seed}.")
         config = GenerationConfig()
         with reraise_as_value_error("options must be valid for generate()"):
-            config.update(**self.generate_kwargs)
+            config.update(**self.search_kwargs)
             config.validate(strict=True)
 
     @property
@@ -181,8 +181,8 @@ class TranslationOptions:
         return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
-    def generate_kwargs(self) -> dict[str, Any]:
-        """The options of `generate()`, except for the limit on new tokens."""
+    def search_kwargs(self) -> dict[str, Any]:
+        """The arguments of the pipeline that select the languages and the search, without limits on lengths."""
         if self.mbr is not None:
             return search_options(1, **{**MBR_SAMPLING, **self.pipeline_kwargs, "num_return_sequences": self.mbr})
         search = search_options(self.num_beams, self.length_penalty, **self.pipeline_kwargs)
@@ -303,7 +303,7 @@ class Translator:
         self.options = TranslationOptions.from_kwargs(**options)
         if self.options.length_penalty is None and self.options.uses_length_penalty:
             self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
-        search = self.options.generate_kwargs
+        search = self.options.search_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
             search.pop("src_lang", None)  # the language selects abbreviations only
         engine = getattr(model, "engine", None)
@@ -356,7 +356,7 @@ class Translator:
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = self.pipe.source_limit(self.options.max_source_tokens)
         effective = {
-            **self.options.generate_kwargs,
+            **self.options.search_kwargs,
             "max_source_tokens": limit,
             "max_new_tokens": self.options.max_new_tokens,
             "seed": self.options.seed,

@@ -244,7 +244,7 @@ def options_of_stage(stage: StageArguments) -> Values:
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
     with reraise_as_value_error(f"{stage.name} must have options of back_translate, got an error"):
-        unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).generate_kwargs)
+        unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).search_kwargs)
         if not unknown:
             check_search(search)
     if unknown:
