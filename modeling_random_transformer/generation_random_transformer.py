@@ -77,7 +77,6 @@ FIRST_PASS_ARGUMENTS = {
     "num_items_in_batch",
     "use_cache",
 }
-CACHE_KINDS = (None, "dynamic", "static")  # cache_implementation of generate()
 TOKENS_BEFORE_STEP = 512  # target tokens before the step that is compared with the modules
 MAX_PATIENCE = 100  # beam search ends before this many hypotheses per beam have finished
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
@@ -121,6 +120,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             if outputs is not None:
                 return outputs
         kwargs.pop("patience", None)
+        padding = generation_option(self, options, "pad_token_id")
+        end = generation_option(self, options, "eos_token_id")
+        ids = kwargs.get("input_ids", inputs)
+        if kwargs.get("attention_mask") is None and isinstance(ids, Tensor) and padding not in (None, end):
+            kwargs["attention_mask"] = ids.ne(padding)  # transformers 5 would let the model attend to padding
         if finished is not None:
             generation_config = without_early_stopping(generation_config, kwargs)
         replace_saved_limit(kwargs)
@@ -130,8 +134,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            padding = generation_option(self, options, "pad_token_id")
-            end = generation_option(self, options, "eos_token_id")
             pad_after_end(sequences, padding, end)
         if isinstance(outputs, ModelOutput):
             return_standard_cache(outputs)
@@ -178,13 +180,13 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The inputs of the next pass for targets `[batch, length]`, with the fast decoder's `step` if there is one."""
+        kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
-                self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
+                self.record_inputs(input_ids, kwargs)
                 step = cache.current_step(self, attention_mask)
                 return {"decoder_input_ids": input_ids[:, -1:], "step": step, **named_cache(cache)}
             cache.end_steps()  # the modules process several tokens
-        kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
         return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,10 +203,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         sequences = state["running_sequences"].take_along_dim(parents[..., None], dim=1)
         sequences[:, :, state["cur_len"]] = indices % vocab_size
         beam_indices = state["running_beam_indices"].take_along_dim(parents[..., None], dim=1)
-        # Beam indices count the rows of the whole batch.
-        first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)
+        sources = torch.arange(batch_size, device=parents.device)[:, None]
         position = state["cur_len"] - state["decoder_prompt_len"]
-        beam_indices[:, :, position] = parents + first_rows[:, None]
+        beam_indices[:, :, position] = sources * num_beams + parents  # they count the rows of the whole batch
         return log_probs, sequences, beam_indices
 
     def _update_finished_beams(self, **state: Any) -> Any:
@@ -239,7 +240,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             mask = kwargs.get("decoder_attention_mask")
             check_continued_target(input_ids, cache, mask, expand_size)
             # transformers removes the tokens that are in the cache only if there is a mask of the same length.
-            kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
+            if mask is None:
+                kwargs["decoder_attention_mask"] = torch.ones_like(input_ids)
         encoder_outputs = kwargs.pop("encoder_outputs", None)
         attention_mask = kwargs.pop("attention_mask", None)
         if not isinstance(encoder_outputs, ModelOutput | None):
@@ -374,7 +376,7 @@ def request_reason(config: GenerationConfig, mode: GenerationMode, model_kwargs:
         return f"the generation mode {mode.value!r} was requested"
     if not config.use_cache:
         return "use_cache=False was requested"
-    if config.cache_implementation not in CACHE_KINDS:
+    if config.cache_implementation not in (None, "dynamic", "static"):
         return f"cache_implementation={config.cache_implementation!r} was requested"
     if config.cache_implementation == "static" and config.compile_config is not None:
         return "compile_config was requested"
@@ -440,8 +442,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         The highest scores in descending order and their indices, both `[batch, k]`.
     """
-    batch, count = scores.shape
-    blocks = count // TOP_K_BLOCK
+    blocks = scores.shape[1] // TOP_K_BLOCK
     if not scores.is_cpu or scores.numel() < MIN_BLOCK_TOP_K or blocks < 4 * (k + 1):
         return scores.topk(k)
     head, tail = scores.tensor_split([blocks * TOP_K_BLOCK], dim=1)
@@ -453,8 +454,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     is_descending = values[:, :-1] > values[:, 1:]
     if not is_descending.all():  # equal scores, or NaN
         return scores.topk(k)
-    tail_block = best_blocks.new_full((batch, 1), blocks)
-    candidate_blocks = torch.cat([best_blocks, tail_block], dim=1)
+    candidate_blocks = nn.functional.pad(best_blocks, (0, 1), value=blocks)  # the tail is the last block
     positions = positions[:, :k]
     block_indices = candidate_blocks.gather(1, positions // TOP_K_BLOCK)
     return values[:, :k], block_indices * TOP_K_BLOCK + positions % TOP_K_BLOCK
@@ -474,18 +474,17 @@ class FinishedHypotheses:
     """
 
     def __init__(self, max_finished: int):
-        self.max_finished = max_finished
-        self.counts: Any = 0  # a tensor [batch, 1] after the first step
+        self.missing: Any = max_finished  # a tensor [batch, 1] after the first step
         self.was_queried = False  # whether the search has called `are_unfinished`
 
     def add(self, are_finished: Tensor) -> None:
         """Count the continuations that have finished in a step, a mask `[batch, continuations]`."""
-        self.counts = self.counts + are_finished.sum(dim=1, keepdim=True)
+        self.missing = self.missing - are_finished.sum(dim=1, keepdim=True)
 
     def are_unfinished(self) -> Tensor:
         """The texts whose search has not ended, a mask `[batch, 1]`."""
         self.was_queried = True
-        return self.counts < self.max_finished
+        return self.missing > 0
 
 
 def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> FinishedHypotheses | None:
@@ -509,8 +508,8 @@ def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> F
         return None
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
-        max_finished = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
-        return FinishedHypotheses(max_finished)
+        # Rounded like in CTranslate2. `round` would round 2.5 to 2.
+        return FinishedHypotheses(math.floor(num_beams * patience + 0.5))
     if options.get("patience") is not None:
         raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")
     return None
@@ -604,25 +603,19 @@ def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copie
 
 
 def return_standard_cache(outputs: ModelOutput) -> None:
-    """Replace the cache in the outputs of `generate()` by one of transformers' classes."""
+    """Replace the cache in the outputs of `generate()` by transformers' classes, with a copy of the keys per beam."""
     cache = cache_of(outputs)
-    if isinstance(cache, EncoderDecoderCache):
-        outputs[CACHE_NAME] = standard_cache(cache)
-        outputs[CACHE_NAME].is_of_beams = hasattr(outputs, "beam_indices")
-
-
-def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
-    """The cache that `generate()` returns: transformers' classes, with a copy of the source's keys for each beam."""
+    if not isinstance(cache, EncoderDecoderCache):
+        return
     if isinstance(cache, FastDecodingCache):
         cache.end_steps()
         cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
     target, source = cache.self_attention_cache, keys_values_of(cache.cross_attention_cache)
-    if not source:
-        return cache
-    copies = len(target.layers[0].keys) // len(source[0][0])
-    if copies == 1:
-        return cache
-    expanded = DynamicCache()  # a layer of fixed capacity cannot repeat its rows
-    for i, (keys, values) in enumerate(source):
-        expanded.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), i)
-    return EncoderDecoderCache(target, expanded)
+    copies = len(target.layers[0].keys) // len(source[0][0]) if source else 1
+    if copies > 1:
+        expanded = DynamicCache()  # a layer of fixed capacity cannot repeat its rows
+        for i, (keys, values) in enumerate(source):
+            expanded.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), i)
+        cache = EncoderDecoderCache(target, expanded)
+    cache.is_of_beams = hasattr(outputs, "beam_indices")
+    outputs[CACHE_NAME] = cache

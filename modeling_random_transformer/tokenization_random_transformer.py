@@ -818,7 +818,7 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
         try:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            hint = " It can be read as Windows-1252." if is_windows_1252(line) else ""
+            hint = " It can be read as Windows-1252: save the file as UTF-8." if is_windows_1252(line) else ""
             raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.{hint}") from error
 
 
@@ -840,7 +840,7 @@ def checked_line_bytes(file: Iterable[bytes], name: str) -> Iterator[bytes]:
     if COMPRESSED.match(first):
         raise ValueError(f"{name} must be text, got a compressed file (by its first bytes): decompress it.")
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark).")
+        raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark): save it as UTF-8.")
     if b"\n" not in first and b"\r" in first[:-1]:  # the line ends of old Macintosh computers
         first_lines = [line + b"\n" for line in first.removesuffix(b"\r").split(b"\r")]
     else:
@@ -848,7 +848,9 @@ def checked_line_bytes(file: Iterable[bytes], name: str) -> Iterator[bytes]:
     for number, line in enumerate(chain(first_lines, lines), start=1):
         if b"\0" in line:
             if max(line[::2].count(0), line[1::2].count(0)) > len(line) // 4:
-                raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (NUL bytes in line {number}).")
+                raise ValueError(
+                    f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (NUL bytes in line {number}): save it as UTF-8."
+                )
             raise ValueError(f"{name} must be text without NUL characters, got one in line {number}.")
         yield line
 

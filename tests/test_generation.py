@@ -264,6 +264,18 @@ def test_cache_that_cannot_be_continued(model, before, target, after, message):
         generate(model, decoder_input_ids=target(first.sequences), **named_cache(cache_of(first)), **after)
 
 
+@pytest.mark.parametrize("mode", [{}, {"num_beams": 3}])
+def test_mask_of_padded_sources(mode, model):
+    """Without a mask, the padding of sources is not a part of them. A model whose padding ends texts needs the mask."""
+    expected = model.generate(**BATCH, **mode, **LENGTH)
+    ids = BATCH["input_ids"]
+    for arguments in ({"inputs": ids}, {"input_ids": ids}, {"input_ids": ids, "attention_mask": None}):
+        assert torch.equal(model.generate(**arguments, **mode, **LENGTH), expected)
+    assert not torch.equal(model.generate(ids, attention_mask=torch.ones_like(ids), **mode, **LENGTH), expected)
+    unmasked = model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=PAD, **mode, **LENGTH)
+    assert torch.equal(model.generate(ids, eos_token_id=PAD, **mode, **LENGTH), unmasked)
+
+
 @pytest.mark.parametrize("mode", ["greedy", "beam", "three samples"])
 def test_one_prompt_for_several_sources(mode, model):
     """Three copies of the prompt, one for each beam or sample, would belong to the three sources."""

@@ -136,7 +136,10 @@ def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
         return
     for number, texts in read_columns(path, Columns((key,))):
         if isinstance(texts, str):
-            raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
+            raise ValueError(
+                f"{path} must have a text for the key {key!r} on each line, but line {number} has none. A file without "
+                "columns, such as .txt, needs no key."
+            )
         if unicode_error(texts[0]):
             raise ValueError(f"{path} must be UTF-8 text, but line {number} is not.")
         if "\0" in texts[0]:

@@ -189,8 +189,8 @@ class TestOptions:
         ("content", "message"),
         [
             (b"<p>a\n\xff", "must be UTF-8 text, but line 2 is not: "),
-            ("<p>a".encode("utf-16"), "must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark)."),
-            ("<p>a".encode("utf-16-le"), "must be UTF-8 text, got UTF-16 or UTF-32 (NUL bytes in line 1)."),
+            ("<p>a".encode("utf-16"), "must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark): save it as "),
+            ("<p>a".encode("utf-16-le"), "must be UTF-8 text, got UTF-16 or UTF-32 (NUL bytes in line 1): save it as "),
             (b"<p>one\n\0 two three", "must be text without NUL characters, got one in line 2."),
         ],
         ids=["Latin-1", "UTF-16", "UTF-16 without a mark", "NUL"],

@@ -206,7 +206,7 @@ def test_standard_input_is_read_once(monkeypatch):
         ("a.tsv", b'"one\ntwo"\n', [], ['"one', 'two"']),
         ("a.jsonl", b'{"text": "one"}\n{"text": ""}\n', [], ["one", ""]),
         ("a.jsonl", b'{"text": "one"}\n[]\n', [],
-         "must have a text for the key 'text' on each line, but line 2 has none"),
+         "must have a text for the key 'text' on each line, but line 2 has none. A file without columns, such as"),
         ("a.txt", b"one\ncaf\xe9\n", [], "must be UTF-8 text, but line 2 is not"),
         ("a.tsv", b"1\tcaf\xe9\n", ["2"], "must be UTF-8 text, but line 1 is not"),
     ],

@@ -37,8 +37,8 @@ CLAUSE_END, WORD_END, ANY_PLACE = (re.compile(place) for place in (r"[,;:–—]
 # White space beyond ASCII, for which sentencex 1.0.32 raises an error behind a capital letter
 NON_ASCII_SPACE = re.compile(r"[^\S\x00-\x7f]")
 MAX_ADDED_TOKENS = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
-# The markers of list items, headings and quotes at the beginning of a line
-MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
+# The markers of list items, headings, quotes and lyrics at the beginning of a line
+MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>♪♫]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SplitText:
         sentences: what is translated, without white space at both ends.
         gaps: what precedes each sentence, and what follows the last one: white space, line breaks, and sentences
             without letters, such as numbers and lines of dashes, which need no translation, and markers of lists,
-            headings and quotes.
+            headings, quotes and lyrics.
     """
 
     sentences: list[str]

@@ -55,7 +55,7 @@ def test_text_without_spaces_between_sentences_is_unchanged(splitter, text, sent
     assert split.join(split.sentences) == text
 
 
-MARKERS = ("- ", "* ", "+ ", "# ", "### ", "> ", "> > ", "• ", "10) ", "(a) ", "3. ", " - [ ] ", "– ", "\t* ")
+MARKERS = ("- ", "* ", "+ ", "# ", "### ", "> ", "> > ", "• ", "10) ", "(a) ", "3. ", " - [ ] ", "– ", "\t* ", "♪ ")
 
 
 @pytest.mark.parametrize("marker", MARKERS)
