@@ -122,9 +122,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         kwargs.pop("patience", None)
         padding = generation_option(self, options, "pad_token_id")
         end = generation_option(self, options, "eos_token_id")
-        ids = kwargs.get("input_ids", inputs)
-        if kwargs.get("attention_mask") is None and isinstance(ids, Tensor) and padding not in (None, end):
-            kwargs["attention_mask"] = ids.ne(padding)  # transformers 5 would let the model attend to padding
+        if kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = mask_of_padding(kwargs.get("input_ids", inputs), padding, end)
         if finished is not None:
             generation_config = without_early_stopping(generation_config, kwargs)
         replace_saved_limit(kwargs)
@@ -544,6 +543,17 @@ def must_gather_shards(model: nn.Module) -> bool:
     from torch.distributed.fsdp import FSDPModule
 
     return isinstance(model, FSDPModule)
+
+
+def mask_of_padding(ids: Any, padding: int | None, end: Any) -> Tensor | None:
+    """The attention mask of token ids, `[batch, length]`; `None` if their padding may be content.
+
+    transformers 5 derives it for decoder-only models only, and other models would attend to the padding.
+    """
+    ends = end if isinstance(end, list | tuple) else [end]
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or padding in (None, *ends):
+        return None
+    return ids.ne(padding)
 
 
 def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
