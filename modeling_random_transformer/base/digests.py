@@ -51,14 +51,9 @@ def json_digest(value: Any) -> str:
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, active adapters, configurations, vocabulary and what determines the ids of texts."""
-    ids, ids_of_empty_text = vocabulary(tokenizer)
-    configs = [model.config, model.generation_config]
-    for member in getattr(model, "members", ()):  # an ensemble has several models
-        configs.append(member.config)
-    text_settings = {**tokenizer.init_kwargs, **tokenizer_definition(tokenizer)}
-    described = [sorted(ids.items()), ids_of_empty_text, *map(text_settings.get, TEXT_SETTINGS)]
-    described += map(model_settings, configs)
-    described += active_adapters(model)
+    members = getattr(model, "members", ())  # an ensemble has several models
+    configs = [model.config, model.generation_config, *(member.config for member in members)]
+    described = [*tokenization(tokenizer), *map(model_settings, configs), *active_adapters(model)]
     header = json.dumps(described, sort_keys=True, default=str)
     return tensors_digest(model.state_dict().items(), header)
 
@@ -97,8 +92,13 @@ def tokenizer_definition(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     return {} if backend is None else json.loads(backend.to_str())
 
 
-def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
-    """The id of each token, and the ids of an empty text, in the first language if there are several."""
+def tokenization(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """What determines the ids of texts: the vocabulary, the ids of an empty text, the settings, SentencePiece models.
+
+    The ids of an empty text are those of the first language if there are several.
+    """
     languages = tokenizer_languages(tokenizer)
     encoding = encode_texts(tokenizer, "", src_lang=next(iter(languages), None))
-    return tokenizer.get_vocab(), encoding["input_ids"]
+    settings = {**tokenizer.init_kwargs, **tokenizer_definition(tokenizer)}
+    models = map(file_digest, map(Path, getattr(tokenizer, "spm_files", ())))  # of a MarianTokenizer
+    return [sorted(tokenizer.get_vocab().items()), encoding["input_ids"], *map(settings.get, TEXT_SETTINGS), *models]

@@ -15,7 +15,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from ..base import load_extra
-from ..base.digests import vocabulary
+from ..base.digests import tokenization
 from ..base.errors import format_names, format_value, reraise_as_value_error
 from ..base.files import StrPath, read_json
 from ..base.saved_files import (
@@ -67,8 +67,8 @@ def load_models(
     loaded = [load_translator(folder, dtype, argument, **engine_options) for folder in folders]
     model, tokenizer = loaded[0]
     for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
-        if vocabulary(other) != vocabulary(tokenizer):
-            raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
+        if tokenization(other) != tokenization(tokenizer):
+            raise ValueError(f"{argument} must have the same tokenizer, but {folder} differs from {folders[0]}.")
     if len(loaded) > 1:
         model = load_extra("ensemble").EnsembleForSeq2SeqLM([member for member, _ in loaded])
     set_source_limit(model, tokenizer)

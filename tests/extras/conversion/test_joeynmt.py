@@ -113,6 +113,8 @@ def test_sentencepiece_model(tmp_path):
         ({"data__special_symbols__bos_token": "</s>"}, "special tokens of .*src_vocab.txt must differ from each other"),
         ({"data__src__level": "char"}, "data.src.level must be one of bpe, word, got 'char'"),
         ({"data__trg__level": "word"}, "data.trg.tokenizer_type must be that of data.src, subword-nmt, got 'word'"),
+        ({"data__src__lowercase": True}, "data.trg.lowercase must be data.src.lowercase=True, got False"),
+        ({"data__trg__lowercase": True}, "data.trg.lowercase must be data.src.lowercase=False, got True"),
         ({"data__src": "de"}, "data.src.level must be one of bpe, word"),  # JoeyNMT 1
         ({"data__src__tokenizer_cfg": {"codes": "bpe.codes", "separator": "|"}}, "separator must be '@@', got"),
     ],

@@ -1,7 +1,10 @@
 """Ensembles: average of log-probabilities in `generate()`, with caches, beams, sampling and mixed members."""
 
+import copy
+
 import pytest
 import torch
+from tokenizers import normalizers
 
 from modeling_random_transformer import DynamicInt8Config, Seq2SeqPipeline, cli
 from modeling_random_transformer.decoding_random_transformer import FastDecodingCache
@@ -9,8 +12,10 @@ from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
 from modeling_random_transformer.inference.loading import load_models
 from tests.helpers.foreign import foreign_model
+from tests.helpers.marian import opus_folder as marian_folder
+from tests.helpers.marian import train_sentencepiece
 from tests.helpers.models import EOS
-from tests.helpers.translation import multilingual_translator, random_translator, some_texts
+from tests.helpers.translation import SENTENCES, multilingual_translator, random_translator, some_texts
 
 TEXTS = some_texts(8)
 SHORT = {"max_new_tokens": 10, "progress": False}
@@ -117,8 +122,28 @@ def test_members_of_several_languages(tokenizer, tmp_path):
     ensemble, loaded = load_models([tmp_path / "first", tmp_path / "second"])
     options = {"src_lang": "en", "tgt_lang": "fr", "num_beams": 2, **SHORT}
     assert translate(TEXTS, ensemble, loaded, **options) == translate(TEXTS, model, languages, **options)
-    with pytest.raises(ValueError, match="must have the same vocabulary"):
+    with pytest.raises(ValueError, match="must have the same tokenizer"):
         load_models([tmp_path / "other", tmp_path / "first"])
+
+
+def test_members_that_split_texts_differently(tokenizer, tmp_path):
+    """The tokens are the same. The second member would get token ids that are not those of its training."""
+    other = copy.deepcopy(tokenizer)
+    other.backend_tokenizer.normalizer = normalizers.Lowercase()
+    for name, saved in (("first", tokenizer), ("second", other)):
+        random_translator().save_pretrained(tmp_path / name)
+        saved.save_pretrained(tmp_path / name)
+    with pytest.raises(ValueError, match="must have the same tokenizer"):
+        load_models([tmp_path / "first", tmp_path / "second"])
+
+
+def test_members_with_other_sentencepiece_models(tmp_path):
+    for name, texts in (("first", SENTENCES[:3]), ("second", SENTENCES[3:])):
+        marian_folder(tmp_path / name)
+        train_sentencepiece(tmp_path / name / "source.spm", texts)
+    with pytest.raises(ValueError, match="must have the same tokenizer"):
+        load_models([tmp_path / "first", tmp_path / "second"])
+    assert load_models([tmp_path / "first", tmp_path / "first"])
 
 
 def test_members_in_other_dtypes(tokenizer, tmp_path):
