@@ -154,7 +154,7 @@ def tokens(document: str) -> Iterator[Token]:
     while tag := next_tag(document, position):
         yield from text_tokens(document[position : tag.start])
         position = tag.end
-        if tag.is_copied:
+        if tag.is_copied or is_note(document, tag):
             position = end_of_element(document, tag)
             tag = Token("point", tag.name, document[tag.start : position])
         yield tag
@@ -163,6 +163,15 @@ def tokens(document: str) -> Iterator[Token]:
             yield from text_tokens(document[position:end])
             position = end
     yield from text_tokens(document[position:])
+
+
+def is_note(document: str, tag: Token) -> bool:
+    """Whether a tag begins a mark behind a word, such as the number of a footnote or an exponent."""
+    if tag.kind != "open" or tag.name not in ("sub", "sup"):
+        return False
+    end = end_of_element(document, tag)
+    content = html.unescape(MARKUP.sub("", document[tag.start : end]))
+    return not has_letters(content) and not document[end : end + 1].isalnum()
 
 
 def text_tokens(raw: str) -> Iterator[Token]:
@@ -334,7 +343,7 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
     for entity in ENTITY.findall(raw):
         character = html.unescape(entity)
         is_plain = character.isascii() and character.isalnum()
-        if len(character) == 1 and not is_plain:
+        if len(character) == 1 and not is_plain and character != " ":
             block.spelling.setdefault(character, entity)
     text = WHITE_SPACE.sub(" ", html.unescape(raw))
     if text[:1] in CLOSING:

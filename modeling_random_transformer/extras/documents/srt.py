@@ -19,7 +19,8 @@ HEADER = re.compile(r"((?:^[ \t]*\d+[ \t]*\r?\n)?^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t
 # A line with a time that is not one of SRT, which would be translated
 INVALID_TIME = re.compile(r"^[ \t]*\d+:\d.*[-\u2013\u2014]>.*$", re.MULTILINE)
 DASH = r"(?:<[^<>]*>|\{[^{}]*\})*[-\u2013\u2014](?!\d)"
-NEXT_SPEAKER = re.compile(rf"\s*\n(?=\s*{DASH})")
+# The next line of dialogue or lyrics.
+NEXT_TURN = re.compile(rf"\s*\n(?=\s*(?:{DASH}|[♪♫]))")
 SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # a dash that no space follows
 SPACED_SPEAKER = re.compile(rf"\A({DASH})[ ]")
 TAG_MARK = "\uffff"  # no character, for a tag while lines are broken
@@ -29,9 +30,9 @@ MARKUP_TAG = re.compile(f"<[^<>]*>|{TAG_MARK}")  # a text may contain the mark
 def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
     """Translate subtitles.
 
-    The lines of a subtitle are translated as one text, except for lines of several speakers, which begin with a dash.
-    The translation has at most two lines. They have at most 42 characters if the text fits into two such lines. Each
-    speaker has one line.
+    The lines of a subtitle are translated as one text, except for lines of several speakers, which begin with a dash,
+    and lines of lyrics, which begin with ♪ or ♫. The translation has at most two lines. They have at most 42 characters
+    if the text fits into two such lines. Each speaker has one line.
 
     Args:
         document: the content of an SRT file.
@@ -46,7 +47,7 @@ def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTo
         return translate_srt(with_line_feeds, model, tokenizer, **options).replace("\n", "\r")
     beginning, *parts = parse_srt(document)
     texts = parts[1::2]
-    turns = [NEXT_SPEAKER.split(text.strip()) if has_letters(text) else [] for text in texts]
+    turns = [NEXT_TURN.split(text.strip()) if has_letters(text) else [] for text in texts]
     # Only a dash before a space is the marker of an item, which stays.
     sentences = [SPEAKER.sub(r"\1 ", " ".join(turn.split())) for subtitle_turns in turns for turn in subtitle_turns]
     translations = iter(translate_plain(sentences, model, tokenizer, **options))

@@ -72,6 +72,24 @@ def test_spaces_and_parts_of_words_stay(document):
     assert identity(document) == document
 
 
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ("The cats<sup>1</sup> sleep.<sup><a href=#n>[2]</a></sup>", "The cats sleep."),
+        ("20 m<sup>2</sup>, x<sub>&#49;</sub> and y<sup><code>n</code></sup>", "20 m, x and y"),
+        ("H<sub>2</sub>O at the 4<sup>th</sup> try", "H2O at the 4th try"),
+    ],
+)
+def test_footnotes_and_exponents_are_not_a_part_of_the_text(document, text):
+    """The word with its footnote, "cats1", would be another word."""
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == [text]
+    assert identity(document) == document
+
+
+def test_a_space_that_is_written_as_an_entity_is_a_space():
+    assert identity("a&#32;red car &nbsp; b") == "a red car &nbsp; b"
+
+
 def test_an_element_behind_a_word_is_behind_its_translation():
     [block] = [part for part in parse("the red<img> car<wbr> is") if isinstance(part, Block)]
     units = linked_units(block.text, "el coche muy rojo es", [(0, 0), (2, 1), (1, 2), (1, 3), (3, 4)])

@@ -83,8 +83,9 @@ def test_texts_without_letters_stay(text, spoken):
         ("<i>-the boy</i>\n<i>- a</i>", ["<i>- the boy</i>", "<i>- a</i>"], "<i>-THE BOY</i>\n<i>- A</i>"),
         (r"{\1}-the boy" "\n" r"{\1}-a", [r"{\1}- the boy", r"{\1}- a"], r"{\1}-THE BOY" "\n" r"{\1}-A"),
         ("the boy sees\n-5 dogs", ["the boy sees -5 dogs"], "THE BOY SEES -5 DOGS"),
+        ("♪ the boy ♪\n♪ sees\na ♪", ["♪ the boy ♪", "♪ sees a ♪"], "♪ THE BOY ♪\n♪ SEES A ♪"),
     ],
-    ids=["no space", "tags", "positions", "number"],
+    ids=["no space", "tags", "positions", "number", "lyrics"],
 )
 def test_speakers(text, texts, expected, spoken):
     header = "1\n00:00:01,000 --> 00:00:02,000\n"
