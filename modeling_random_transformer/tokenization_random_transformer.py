@@ -178,7 +178,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
                 `keep_without_letters` and `keep_line_breaks`.
 
         Raises:
-            ValueError: an argument is invalid.
+            ValueError: an argument is invalid, or there is no text, as in a generator that was read before.
         """
         check_iterable_of_texts("texts", texts)
         check_options(options)
@@ -195,6 +195,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
         )
         checked = TrainingTexts(texts)
         backend.train_from_iterator(checked, trainer)
+        if not checked.count:
+            raise ValueError("texts must contain a text, got none.")
         if checked.with_line_breaks > MIN_SHARE_OF_LINE_BREAKS * checked.count:
             options = {"keep_line_breaks": True, **options}
         if added:

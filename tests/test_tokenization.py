@@ -608,6 +608,14 @@ def test_a_setting_that_is_not_boolean_raises(tokenizer, name, value):
         setattr(tokenizer, name, value)
 
 
+def test_training_without_texts_raises():
+    texts = iter(["a text"])
+    next(texts)
+    for none in ([], texts):
+        with pytest.raises(ValueError, match="texts must contain a text, got none"):
+            RandomTransformerTokenizer.train(none, vocab_size=300)
+
+
 def test_corrupted_tokenizer_file_raises(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": 7}')
