@@ -254,7 +254,7 @@ def find_files(folder: Path, kind: str, pattern: re.Pattern[str], languages: Lan
     if pair is None:
         raise ValueError(
             f"{folder} must contain one file of {kind}, or those of {' and '.join(languages)}, "
-            f"got {format_names(path.name for path in files)}."
+            f"got {format_names(path.name for path in files)}: give source_dict, target_dict and their codes."
         )
     return pair
 

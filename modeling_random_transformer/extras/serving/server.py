@@ -25,6 +25,7 @@ HEAD_SECONDS = 10  # within which the head of a request must arrive
 # Extra time for a head that arrived while the event loop was busy: uvloop runs timers before it reads.
 GRACE_SECONDS = 1
 IDLE_SECONDS = 30  # a connection without a request is closed after this time
+RELOAD_LOCK = threading.Lock()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -118,13 +119,17 @@ def log_requests() -> None:
 
 
 def replace_models(app: Any, load: Callable[[], Sequence[Direction]]) -> None:
-    """Load the models of an application again. If one cannot be loaded, all stay."""
-    try:
-        directions = load()
-    except Exception as error:
-        logger.error("The models were not loaded again: %s", error)
-        return
-    app.state.api.replace_directions(directions)
-    gc.collect()  # the models before, whose modules refer to each other
-    # A warning, so that the answer to the signal is shown by default.
-    logger.warning("The models were loaded again.")
+    """Load the models of an application again. If one cannot be loaded, all stay.
+
+    Calls in several threads run one after the other, so that the last one reads the newest models.
+    """
+    with RELOAD_LOCK:
+        try:
+            directions = load()
+        except Exception as error:
+            logger.error("The models were not loaded again: %s", error)
+            return
+        app.state.api.replace_directions(directions)
+        gc.collect()  # the models before, whose modules refer to each other
+        # A warning, so that the answer to the signal is shown by default.
+        logger.warning("The models were loaded again.")

@@ -4,8 +4,11 @@ import http.client
 import logging
 import signal
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest.mock import Mock
 from urllib.error import HTTPError
 
 import pytest
@@ -171,6 +174,25 @@ def can_connect(port):
     except ConnectionRefusedError:
         return False
     return True
+
+
+def test_models_are_loaded_again_one_call_after_the_other():
+    """Otherwise, a slow load of older models could end last."""
+    loading = threading.Lock()
+    loads = []
+
+    def load():
+        assert loading.acquire(blocking=False)
+        time.sleep(0.05)
+        loading.release()
+        loads.append(object())
+        return loads[-1:]
+
+    app = SimpleNamespace(state=SimpleNamespace(api=Mock()))
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(server.replace_models, [app] * 3, [load] * 3))
+    replaced = [call.args[0] for call in app.state.api.replace_directions.call_args_list]
+    assert replaced == [[model] for model in loads]
 
 
 def test_host_is_not_empty():
