@@ -57,6 +57,7 @@ from tests.helpers.translation import random_tokenizer, random_translator
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXPORT = Path(__file__).parent / "extras" / "export"
+ONNX_MODEL = EXPORT / "test_onnx_model.py"
 QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
 # Tests with these fixtures are part of `make test-all` only: a model trained for a minute and a half, and a browser.
 LONG_FIXTURES = {"quickstart_folder", "browser"}
@@ -186,7 +187,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The export engines start thread pools, which is unsafe in a process that forks: their tests are the last of each
     worker. The tests of the quickstart are the first, since they train the model of `quickstart_folder`. Other files
-    with this fixture are the last of the slow ones, so that no worker waits for the training.
+    with this fixture are the last of the slow ones, so that no worker waits for the training. Two files need the export
+    to ONNX: one of them is the last, so that no worker waits for it.
     """
     for item in items:
         if not LONG_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
@@ -194,8 +196,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if any(mark.name in ("slow", "long") for mark in item.iter_markers())}
     trained = {item.path for item in items if "quickstart_folder" in getattr(item, "fixturenames", ())} - {QUICKSTART}
 
-    def order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
-        return EXPORT in item.path.parents, item.path not in slow, item.path in trained, item.path != QUICKSTART
+    def order(item: pytest.Item) -> tuple[bool, ...]:
+        waits = item.path in trained or item.path == ONNX_MODEL
+        return EXPORT in item.path.parents, item.path not in slow, waits, item.path != QUICKSTART
 
     items.sort(key=order)
 
