@@ -96,7 +96,7 @@ def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     def train_and_save() -> None:
         sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
         if run.args.augment:  # otherwise, words in capitals would be split into letters
-            augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
+            augmentation = Augmentation(RandomTransformerTokenizer.train([""], **options))
             sample = augmentation.texts(sample, run.args.order_seed)
         tokenizer = RandomTransformerTokenizer.train(sample, **options)
         with save_atomically(run.folder) as temporary:
