@@ -182,7 +182,7 @@ def test_models_are_loaded_again_one_call_after_the_other():
     loads = []
 
     def load():
-        assert loading.acquire(blocking=False)
+        assert loading.acquire(blocking=False)  # `replace_models` catches this error
         time.sleep(0.05)
         loading.release()
         loads.append(object())
@@ -193,6 +193,7 @@ def test_models_are_loaded_again_one_call_after_the_other():
         list(pool.map(server.replace_models, [app] * 3, [load] * 3))
     replaced = [call.args[0] for call in app.state.api.replace_directions.call_args_list]
     assert replaced == [[model] for model in loads]
+    assert len(loads) == 3
 
 
 def test_host_is_not_empty():
