@@ -270,7 +270,7 @@ def check_dropout(
     config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> None:
     """Check that a model with R-Drop has dropout, since its two passes would be equal otherwise."""
-    has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
+    has_dropout = model_args.lora_dropout or any(getattr(config, name) for name in DROPOUTS)
     if not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
 

@@ -157,6 +157,13 @@ def test_a_lora_run_resumes(finished, tmp_path):
     assert_equal_weights(parts.folder, whole.folder, ADAPTER_SAFE_WEIGHTS_NAME)
 
 
+def test_r_drop_requires_dropout_of_the_model_or_of_its_adapter(finished, tmp_path):
+    options = {**LORA, "r_drop_alpha": 1.0, "config_overrides": "dropout=0.0", **UNSCORED}
+    with pytest.raises(ValueError, match=r"r_drop_alpha must be 0 for a model without dropout, got 1\.0"):
+        fine_tune(finished, tmp_path / "out", **options)
+    assert fine_tune(finished, tmp_path / "out", **options, lora_dropout=0.1, max_steps=1).steps == 1
+
+
 def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(finished, tmp_path):
     base = shutil.copytree(finished / "out", tmp_path / "base")
     options = {"model_name_or_path": str(base), "average_last": 1}
