@@ -245,7 +245,7 @@ class FastDecoderLayer:
 
     Args:
         layer: the decoder layer.
-        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
+        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout of floating-point weights.
     """
 
     def __init__(self, layer: Any, batch_size: int):
@@ -292,7 +292,7 @@ class FastDecoder:
     Args:
         decoder: the decoder.
         lm_head: the output layer.
-        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
+        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout of floating-point weights.
     """
 
     def __init__(self, decoder: Any, lm_head: nn.Module, batch_size: int = 0):
@@ -665,12 +665,12 @@ class PlainLinear:
 LinearFunction = PackedLinear | PackedInt8Linear | PlainLinear | ModuleFunction
 
 
-def functional_linear(module: Any, batch_size: int = 0) -> LinearFunction:
+def functional_linear(module: Any, batch_size: int) -> LinearFunction:
     """Convert a linear layer to a function of its input, with a method that adds the result to a residual.
 
     Args:
         module: the layer. Other modules are called as modules.
-        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
+        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout of floating-point weights.
     """
     packed = packed_linear((module,), batch_size)
     if packed is not None:
@@ -682,7 +682,7 @@ def functional_linear(module: Any, batch_size: int = 0) -> LinearFunction:
     return ModuleFunction(module)
 
 
-def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
+def fused_linear(modules: tuple[Any, ...], batch_size: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """The outputs of several layers for the same input, by one product if their weights can be packed."""
     packed = packed_linear(modules, batch_size)
     if packed is not None:

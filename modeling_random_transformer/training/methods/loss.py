@@ -19,8 +19,6 @@ class SmoothedCrossEntropy:
     """
 
     def __init__(self, smoothing: float = 0.1, overwrite: bool = False):
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"label_smoothing_factor must be at least 0 and below 1, got {smoothing}.")
         self.smoothing = smoothing
         self.overwrite = overwrite
 
