@@ -68,11 +68,18 @@ def test_only_translations_with_problems_change(model, tokenizer, results):
     assert changed
 
 
-def test_options_of_the_search_are_kept(model, tokenizer):
+def test_options_of_the_search_are_kept(model, tokenizer, monkeypatch):
     """Also those that have no effect without repetitions, such as sampling."""
+    calls = []
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda *args, **options: calls.append(options) or generate(*args, **options))
     options = {"num_beams": 1, "do_sample": True, "top_k": 5, "seed": 1, "max_new_tokens": 12, "progress": False}
     assert all(translate(SENTENCES[:2], model, tokenizer, repair=True, **options))
+    assert calls[0]["do_sample"]
+    assert calls[0]["top_k"] == 5
+    calls.clear()
     assert all(translate(SENTENCES[:2], model, tokenizer, repair=True, mbr=3, seed=1, progress=False))
+    assert calls[0]["num_return_sequences"] == 3
 
 
 def test_only_the_best_of_several_candidates_is_replaced():
