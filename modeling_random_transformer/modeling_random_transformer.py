@@ -1017,7 +1017,10 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
-    """Base of the models with an output layer on the encoder's hidden states."""
+    """Base of the models with an output layer on the encoder's hidden states.
+
+    Subclasses define `output_class` and `compute_logits`, or `forward` if they have other labels than `labels`.
+    """
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
     output_class: type[ModelOutput]

@@ -1,7 +1,7 @@
 """`pipeline("seq2seq", model=…)`: generates text from text with any model of `AutoModelForSeq2SeqLM`.
 
-transformers v5 has no pipeline for encoder-decoder models. All inference in this project uses this pipeline, which
-tokenizes, batches, generates and decodes. It is copied into saved folders.
+transformers v5 has no pipeline for encoder-decoder models. All translation in this project, except for evaluation in
+training, uses this pipeline, which tokenizes, batches, generates and decodes. It is copied into saved folders.
 """
 
 import copy
@@ -282,9 +282,9 @@ class Seq2SeqPipeline(Pipeline):
     def batches(
         self, texts: Sequence[str], prefixes: Sequence[str], options: CallOptions
     ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-        """The inputs of `forward` for texts that are sorted by length together.
+        """The inputs of `forward` for texts that are sorted by length together, unless a batch has one text.
 
-        The longest batch is the first, so that running out of memory happens early.
+        The longest batch is then the first, so that running out of memory happens early.
 
         Args:
             texts: several texts.
@@ -578,8 +578,8 @@ def current_device(model: Any) -> torch.device | None:
 
 
 # Modules that were in training mode → the number of calls that use them in evaluation mode.
-modules_in_evaluation: Counter[nn.Module] = Counter()
-_evaluating_lock = threading.Lock()
+MODULES_IN_EVALUATION: Counter[nn.Module] = Counter()
+EVALUATION_LOCK = threading.Lock()
 
 
 @contextmanager
@@ -589,19 +589,19 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     It is thread-safe, also for models that share modules. The first call switches a module, and the last call restores
     its mode.
     """
-    with _evaluating_lock:
-        modules = [module for module in modules_of(model) if module.training or module in modules_in_evaluation]
+    with EVALUATION_LOCK:
+        modules = [module for module in modules_of(model) if module.training or module in MODULES_IN_EVALUATION]
         for module in modules:
-            modules_in_evaluation[module] += 1
+            MODULES_IN_EVALUATION[module] += 1
             module.training = False
     try:
         yield
     finally:
-        with _evaluating_lock:
+        with EVALUATION_LOCK:
             for module in modules:
-                modules_in_evaluation[module] -= 1
-                if not modules_in_evaluation[module]:
-                    del modules_in_evaluation[module]
+                MODULES_IN_EVALUATION[module] -= 1
+                if not MODULES_IN_EVALUATION[module]:
+                    del MODULES_IN_EVALUATION[module]
                     module.training = True
 
 

@@ -158,7 +158,8 @@ def round_up(lengths: np.ndarray, multiple: int) -> np.ndarray:
 def starts_of_batches(lengths: np.ndarray, max_tokens: int) -> list[int]:
     """Split sorted lengths, `[pairs, 2]`, into batches with as many pairs as possible; returns their starts.
 
-    The result is that of `batches_by_tokens`, in a tenth of the time, for the millions of pairs of a training set.
+    There are as many batches as `batches_by_tokens` returns, which begins with the longest pairs. This function takes a
+    tenth of the time, for the millions of pairs of a training set.
     """
     starts = []
     start = 0
