@@ -9,13 +9,14 @@ import pytest
 import torch
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.extras.inspection import explorer
 from modeling_random_transformer.extras.inspection.explorer import token_texts
 from tests.helpers.browser import errors, requests
 from tests.helpers.models import tiny_model
+from tests.helpers.processes import WAIT_LIMIT
 from tutorials import report
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
@@ -148,6 +149,8 @@ def page(translator_folder, tmp_path_factory):
 @pytest.fixture
 def browser(browser, page):
     browser.get(page.as_uri())
+    # On a busy machine, the page was once read before its scripts had run.
+    WebDriverWait(browser, WAIT_LIMIT).until(lambda _: browser.find_elements(By.CSS_SELECTOR, "#search g"))
     return browser
 
 
