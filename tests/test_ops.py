@@ -74,7 +74,7 @@ def test_large_layers_are_packed(monkeypatch):
     assert not can_pack(layer(512, 255))
     assert not can_pack(layer(128, 63).bfloat16())
     assert isinstance(functional_linear(layer(512, 256), BATCH_SIZE), PackedLinear) == available
-    assert not isinstance(functional_linear(layer(512, 256)), PackedLinear)
+    assert not isinstance(functional_linear(layer(512, 256), 0), PackedLinear)
 
 
 def test_float64_and_removed_operations_have_no_native_products(monkeypatch):

@@ -242,7 +242,7 @@ def test_packed_weights_follow_each_of_their_layers():
             change()
             copies = copy.deepcopy(layers)  # without packed weights
             assert torch.equal(layers[0](states), copies[0](states))
-            fused = [decoding.fused_linear(stack)(states) for stack in (layers, copies)]
+            fused = [decoding.fused_linear(stack, 0)(states) for stack in (layers, copies)]
             assert all(map(torch.equal, *fused))
 
 
@@ -251,7 +251,7 @@ def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
     layers, states = [int8_layer(seed=i) for i in range(3)], torch.randn(3, 40)
     monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 2 * layers[0].weight.numel())
     with torch.no_grad():
-        fused, single = decoding.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
+        fused, single = decoding.fused_linear(tuple(layers), 0)(states), [layer(states) for layer in layers]
     assert_near(torch.cat(fused), torch.cat(single), 1e-6)
 
 
