@@ -8,7 +8,7 @@ from datasets import Dataset
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.training import DataArguments
-from modeling_random_transformer.training.preparation import load_sets
+from modeling_random_transformer.training.preparation import load_sets, tokenize_set
 from tests.helpers.training import SIZES, UNSCORED, assert_equal_weights, run, write_corpora
 
 
@@ -35,6 +35,22 @@ def test_the_pairs_of_a_stream_are_not_loaded(streaming, corpus):
     texts, reports = load_sets(arguments, corpora)
     assert set(texts) == ({"test"} if streaming else {"train", "test"})
     assert reports["train"] == reports["test"]
+
+
+def test_only_training_pairs_are_limited_in_length(tmp_path):
+    """Otherwise, the scores would not be those of the complete test set."""
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.write_text("a\nb b b b b b\n")
+    target.write_text("a\nb\n")
+    corpora = {name: [ParallelText(source, target)] for name in ("train", "validation", "test")}
+    data_args = DataArguments([str(source)], [str(target)], max_source_length=4)
+    args = SimpleNamespace(bpe_dropout=0.0, augment=False)
+    arguments = SimpleNamespace(corpora=corpora, data_args=data_args, args=args)
+    tokenizer = RandomTransformerTokenizer.train(["a b"], vocab_size=270)
+    texts, _ = load_sets(arguments, corpora)
+    for name, count in (("train", 1), ("validation", 2), ("test", 2)):
+        [tokens], [report] = tokenize_set(arguments, name, texts[name], tokenizer)
+        assert (len(tokens), report.invalid) == (count, 2 - count)
 
 
 @pytest.mark.parametrize(("configs", "streaming"), [(False, False), (True, False), (True, True)])
