@@ -43,6 +43,7 @@ INLINE = {
     *("kbd", "label", "mark", "math", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "svg"),
     *("time", "tt", "u", "var", "wbr", "script"),
 }
+MAX_NOTE = 500  # characters of a footnote's mark with its tags
 DEEPEST = 32  # levels of elements in a block; tags beyond are treated as if they had no text
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
@@ -166,12 +167,18 @@ def tokens(document: str) -> Iterator[Token]:
 
 
 def is_note(document: str, tag: Token) -> bool:
-    """Whether a tag begins a mark behind a word, such as the number of a footnote or an exponent."""
+    """Whether a tag begins a mark behind a word, such as the number of a footnote or an exponent.
+
+    A longer element than `MAX_NOTE` is none, since reading each to its end would not take linear time.
+    """
     if tag.kind != "open" or tag.name not in ("sub", "sup"):
         return False
-    end = end_of_element(document, tag)
-    content = html.unescape(MARKUP.sub("", document[tag.start : end]))
-    return not has_letters(content) and not document[end : end + 1].isalnum()
+    text = document[tag.start : tag.start + MAX_NOTE]
+    end = end_of_element(text, tag._replace(end=len(tag.raw)))
+    if end == MAX_NOTE:
+        return False
+    content = html.unescape(MARKUP.sub("", text[:end]))
+    return not has_letters(content) and not text[end : end + 1].isalnum()
 
 
 def text_tokens(raw: str) -> Iterator[Token]:

@@ -86,6 +86,13 @@ def test_footnotes_and_exponents_are_not_a_part_of_the_text(document, text):
     assert identity(document) == document
 
 
+def test_an_element_without_an_end_is_no_footnote():
+    """Each would be read to the end of the document."""
+    document = "a <sup>1 " * 200 + "end"
+    assert identity(document) == document
+    assert Counter(token.kind for token in tokens(document)) == {"text": 201, "open": 200}
+
+
 def test_a_space_that_is_written_as_an_entity_is_a_space():
     assert identity("a&#32;red car &nbsp; b") == "a red car &nbsp; b"
 
