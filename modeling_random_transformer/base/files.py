@@ -1,5 +1,6 @@
 """Reads and writes JSON and lines of text. Writes are atomic: a complete file gets its final name last."""
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from safetensors import SafetensorError
 
 StrPath = str | PathLike
 PARTS_SUFFIX, STAGES_SUFFIX = ".parts", ".work"  # of folders with unfinished work, see `work_folder`
@@ -55,7 +58,7 @@ def name_path_in_errors(path: StrPath) -> Iterator[None]:
     """Add the path to write errors without one, such as that of a full disk.
 
     Raises:
-        OSError: writing failed. Errors of safetensors and tokenizers with a number are converted to an `OSError`.
+        OSError: writing failed. Errors of safetensors are converted, and those of tokenizers with a number.
     """
     try:
         yield
@@ -68,6 +71,8 @@ def name_path_in_errors(path: StrPath) -> Iterator[None]:
         if match:
             number = int(match[1])
             raise OSError(number, os.strerror(number), str(path)) from error
+        if isinstance(error, SafetensorError):
+            raise OSError(errno.EIO, str(error), str(path)) from error
         raise
 
 

@@ -13,6 +13,12 @@ from modeling_random_transformer.extras.new_folder import WRITTEN_FILES, check_f
 FULL = os.strerror(errno.ENOSPC)
 
 
+def test_errors_of_safetensors_without_a_number_name_the_folder(tmp_path):
+    message = "failed to write whole buffer"
+    with pytest.raises(OSError, match=f"{message}.*model"), new_folder(tmp_path / "model"):
+        raise SafetensorError(message)
+
+
 @pytest.mark.parametrize(
     "error",
     [
