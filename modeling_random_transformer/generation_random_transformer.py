@@ -550,7 +550,7 @@ def mask_of_padding(ids: Any, padding: int | None, end: Any) -> Tensor | None:
 
     transformers 5 derives it for decoder-only models only, and other models would attend to the padding.
     """
-    ends = end if isinstance(end, list | tuple) else [end]
+    ends = [] if end is None else torch.as_tensor(end).flatten().tolist()
     if not isinstance(ids, Tensor) or ids.dim() != 2 or padding is None or padding in ends:
         return None
     return ids.ne(padding)

@@ -272,7 +272,7 @@ def test_mask_of_padded_sources(mode, model):
     for arguments in ({"inputs": ids}, {"input_ids": ids}, {"input_ids": ids, "attention_mask": None}):
         assert torch.equal(model.generate(**arguments, **mode, **LENGTH), expected)
     assert not torch.equal(model.generate(ids, attention_mask=torch.ones_like(ids), **mode, **LENGTH), expected)
-    for end in (PAD, [EOS, PAD]):
+    for end in (PAD, [EOS, PAD], torch.tensor([EOS, PAD])):
         unmasked = model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=end, **mode, **LENGTH)
         assert torch.equal(model.generate(ids, eos_token_id=end, **mode, **LENGTH), unmasked)
 
