@@ -81,7 +81,7 @@ class TokenBudgetStream(IterableDataset):
             streaming dataset, since `datasets` would give each worker different files.
         retokenizer: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
             and the maximum lengths count the tokens without these changes. `TranslationTrainer` sets the
-            retokenizer of its arguments.
+            retokenizer of its arguments. For a model with learned positions, `BPEDropout` needs a `max_length`.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than

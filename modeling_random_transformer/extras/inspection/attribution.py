@@ -45,7 +45,7 @@ def logit_attribution(
     parts = decoder_parts(model, recorded)
     total = sum(parts.values(), torch.zeros_like(parts["biases"]))
     bias = None if bias is None else bias.to(total)
-    check_sum("the sum of the parts", nn.functional.linear(total, weight.to(total), bias), recorded)
+    check_recomputed_logits("the sum of the parts", nn.functional.linear(total, weight.to(total), bias), recorded)
     values = {}
     for part, vector in parts.items():
         values[part] = torch.einsum("btd,btkd->btk", vector, rows.to(vector))
@@ -72,13 +72,13 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
             states[path] = recorded[f"{path}.{end}"]
     *earlier, last = states
     logits = model.lm_head(stack.layer_norm(states[last]))
-    check_sum("the output layer after the last sub-layer", logits, recorded)
+    check_recomputed_logits("the output layer after the last sub-layer", logits, recorded)
     for path in earlier:
         yield path, model.lm_head(stack.layer_norm(states[path]))
     yield last, logits
 
 
-def check_sum(name: str, logits: Tensor, recorded: Mapping[str, Tensor]) -> None:
+def check_recomputed_logits(name: str, logits: Tensor, recorded: Mapping[str, Tensor]) -> None:
     """Raise a ValueError if the logits that follow from the states of a trace differ from the recorded logits.
 
     Args:
